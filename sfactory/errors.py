@@ -170,7 +170,13 @@ def traceback_of(error: BaseException) -> str:
         text += (
             f"out of memory: {said.splitlines()[0]}; what needs less: a smaller --batch_size "
             "or --num_batches_per_epoch, a --microbatch_size (the same gradients from parts of a minibatch), "
-            "--num_batches_to_accumulate=1, fewer --num_envs_per_worker\n"
+            "--num_batches_to_accumulate=1, fewer --num_envs_per_worker; on a GPU also --num_gpu_slots=1\n"
+        )
+    if isinstance(error, RuntimeError) and "busy or unavailable" in said:  # as CUDA says it
+        text += (
+            f"the GPU takes no further process: {said.splitlines()[0]}; nvidia-smi -q -d COMPUTE shows its compute "
+            "mode; with Exclusive_Process, --inference=local needs only one process per policy on it; otherwise start "
+            "MPS (nvidia-cuda-mps-control -d), or have the mode set to Default\n"
         )
     return text
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import settings
 
 from sfactory.process.signals import FOR_MAIN
@@ -16,6 +17,8 @@ from tests.support.trainer import RunTrainer, TrainerRun
 # The folders with the slowest files come first, so that no worker is left with one of them at the end.
 SLOWEST_FIRST = ("learning", "faults", "flow")
 FEWER, FEWEST = 10, 10  # examples are this many times fewer than a test asks for, but at least so many
+
+GPU_TESTS_ON = os.environ.get("SFACTORY_GPU_TESTS_ON", "cuda")  # "cpu": those of tests/gpu run there, to be tried
 
 settings.register_profile("default", deadline=None, max_examples=25)
 settings.register_profile("long", deadline=None, max_examples=200)
@@ -29,6 +32,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent.name == "faults":
             item.add_marker("faults")
+        if item.path.parent.name == "gpu":
+            item.add_marker("gpu")
+        on = GPU_TESTS_ON if item.path.parent.name == "gpu" else "cuda"
+        if on == "cuda" and item.get_closest_marker("gpu") and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="torch finds no CUDA device here"))
     for item in items if PROFILE != "long" else ():
         test = getattr(item, "function", None)
         own = getattr(test, "_hypothesis_internal_use_settings", None)
@@ -54,6 +62,12 @@ def run_trainer(tmp_path: Path) -> Iterator[RunTrainer]:
     yield start
     for run in runs:
         run.close()
+
+
+@pytest.fixture
+def device() -> torch.device:
+    """What tests in tests/gpu compute on."""
+    return torch.device(GPU_TESTS_ON)
 
 
 @pytest.fixture(autouse=True, scope="session")

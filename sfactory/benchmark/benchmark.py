@@ -52,10 +52,12 @@ class Benchmark:
     def run(self, spawner: Spawner, interrupts: Interrupts, seed: int) -> BenchmarkResult:
         """Measure. Raises the fault that ended the run early, or Interrupted after a signal."""
         sampling = self._config.sampling
-        seconds = self._seconds if self._stage == "env" else min(10.0, self._seconds)
-        self._console.message(f"pure simulation: {sampling.num_workers} processes, {seconds:g} s")
-        factory = EnvFactory.of(self._config.run, sampling)
-        simulated = pure_simulation(spawner, factory, sampling, self._plan.cores, seconds)
+        simulated = self._config.benchmark.benchmark_pure_simulation
+        if self._stage == "env" or not simulated:
+            seconds = self._seconds if self._stage == "env" else min(10.0, self._seconds)
+            self._console.message(f"pure simulation: {sampling.num_workers} processes, {seconds:g} s")
+            factory = EnvFactory.of(self._config.run, sampling)
+            simulated = pure_simulation(spawner, factory, sampling, self._plan.cores, seconds)
         if self._stage == "env":  # processes only step their envs and never wait
             idle_cores = max(0.0, float(self._plan.cores.count - sampling.num_workers))
             load = Load({"actor": 1.0}, {"actor": 0.0}, {}, "actor", idle_cores)

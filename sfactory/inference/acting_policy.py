@@ -7,7 +7,7 @@ from torch import Tensor
 
 from sfactory.clock import BLOCK_S
 from sfactory.config.schema import ModelConfig
-from sfactory.inference.cuda_graphs import FixedShapes
+from sfactory.inference.cuda_graphs import FixedShapes, captured_on
 from sfactory.model.actor_critic import Acted, ActorCritic
 from sfactory.model.flat_state import FlatState
 from sfactory.model.precision import ActingTwin, allow_tf32, attributes_at_hand, compute_dtype
@@ -36,7 +36,7 @@ class ActingPolicy:
         attributes_at_hand(self._model)
         self._inference = torch.inference_mode()  # created once: creating it takes longer than entering it
         graphs = config.cuda_graphs and device.type == "cuda"
-        self._act = FixedShapes(self._model.act).act if graphs else self._model.act
+        self._act = FixedShapes(self._model.act, captured_on(device)).act if graphs else self._model.act
         self._weights = weights
         on_cpu = device.type == "cpu"
         if on_cpu:  # an env may live in this process

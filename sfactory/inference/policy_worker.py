@@ -28,6 +28,7 @@ from sfactory.shared.objects import SharedObjects
 from sfactory.shared.status import State, StatusRow, Stopwatch
 from sfactory.shared.trajectories import RnnStates, RowsOf, Slot
 from sfactory.spec import EnvSpec
+from sfactory.system.gpu import use_device
 
 
 class Place(NamedTuple):
@@ -209,6 +210,7 @@ def run_policy_worker(setup: PolicySetup, row: StatusRow) -> None:
     incarnation = setup.inbox.incarnation  # a replacement must draw other random actions than its predecessor
     torch.manual_seed(seed_at(setup.seed, Branch.INFERENCE, *place, *([incarnation] if incarnation else [])))
     torch.set_num_threads(1)
+    use_device(setup.device)
     policy, control = setup.make_policy(), setup.shared.control
     if not policy.wait_for_weights(control):
         return

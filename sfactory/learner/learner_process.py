@@ -27,6 +27,7 @@ from sfactory.learner.training_loop import TrainingLoop
 from sfactory.seeds import Branch, seed_at
 from sfactory.shared.control import Stop
 from sfactory.shared.status import State, StatusRow, Stopwatch
+from sfactory.system.gpu import use_device
 
 _log = logging.getLogger(__name__)
 
@@ -123,13 +124,17 @@ class LearnerWorker:
                 self._starvation.look()
 
     def _learn_again_and_again(self) -> None:
-        """From one dataset, as if it were a new one each time; takes in nothing more."""
-        area = self._area()
+        """From one dataset, as if it were a new one each time; takes in nothing more. On a GPU it is loaded once."""
+        area, slot = self._area(), next(iter(self._device_slots()), None)
         while not self.over():
-            if area.full or self.assemble(BLOCK_S):
-                area.scalars["policy_version"].fill_(self._learner.trainer.train_step)
+            if not area.full and self.assemble(BLOCK_S) and slot is not None:
+                slot.load(area)
+                slot.before_reading()
+            if area.full:
+                columns = area if slot is None else slot
+                columns.scalars["policy_version"].fill_(self._learner.trainer.train_step)
                 self._watch.lap()
-                self._learner.learn(area)
+                self._learner.learn(columns)
 
     def _start_dataset_queue(self, threads: Threads) -> None:
         setup, config = self.setup, self.setup.config.learner
@@ -227,6 +232,7 @@ def run_learner(setup: LearnerSetup, row: StatusRow) -> None:
     """The main function of a learner process, from the checkpoint that it loads to the last one that it saves."""
     torch.manual_seed(seed_at(setup.seed, Branch.LEARNER, setup.policy))
     torch.set_num_threads(setup.threads)
+    use_device(setup.device)
     control = setup.shared.control
     learner = Learner(setup, row)
     learner.begin()
@@ -235,7 +241,7 @@ def run_learner(setup: LearnerSetup, row: StatusRow) -> None:
     row.set("state", State.RUNNING if setup.trains else State.DONE)
     worker = LearnerWorker(setup, learner, row)
     while True:
-        threads = Threads()  # see NOTE [Saving waits for no ring]
+        threads = Threads(setup.device)  # see NOTE [Saving waits for no ring]
         worker.start(threads)
         threads.wait(worker.over)
         if worker.over():
@@ -244,6 +250,6 @@ def run_learner(setup: LearnerSetup, row: StatusRow) -> None:
     learner.finish(save=control.stop is not Stop.NOW)
     threads.leave()
     if setup.layout.num_policies > 1 and not control.stopping:
-        others = Threads()
+        others = Threads(setup.device)
         others.start("rings", worker.drain)
         others.wait(lambda: control.stopping)

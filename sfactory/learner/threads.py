@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 
 from sfactory.clock import BLOCK_S, Deadline
+from sfactory.system.gpu import use_device
 
 _log = logging.getLogger(__name__)
 
@@ -20,9 +21,10 @@ _LEAVE_S = 2.0  # for a wait and a copy; ``Learner.finish`` waits for training b
 
 
 class Threads:
-    """Loops in daemon threads: those that are stuck end with the process."""
+    """Loops in daemon threads, which work on ``device``: those that are stuck end with the process."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "cpu") -> None:
+        self._device = device
         self._threads: list[threading.Thread] = []
         self._failures: list[BaseException] = []
         self._changed = threading.Event()  # a loop has ended or failed
@@ -32,6 +34,7 @@ class Threads:
 
         def run() -> None:
             try:
+                use_device(self._device)
                 loop()
             except BaseException as failure:  # raised again in the thread that waits
                 self._failures.append(failure)

@@ -153,7 +153,8 @@ class Trainer:
             dataset.means.add(done)
             self.stats.add(done)
         except (DivergedError, RuntimeError) as error:
-            if self._evidence is not None:
+            # A batch that is too large for the device says nothing that its size does not.
+            if self._evidence is not None and not isinstance(error, torch.OutOfMemoryError):
                 reason = f"{type(error).__name__}: {error}"
                 where = keep_evidence(self._evidence, dataset.batch, self.model, self.train_step, reason)
                 error.args = (f"{error}; {where}",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass, field, replace
 from typing import cast
@@ -31,6 +32,7 @@ from sfactory.shared.memory import planned_bytes
 from sfactory.shared.trajectories import RnnStates, trajectory_fields
 from sfactory.spec import EnvSpec
 from sfactory.system.cores import Cores
+from sfactory.system.gpu import why_unused
 from sfactory.system.resources import (
     pinnable,
     process_memory,
@@ -41,6 +43,8 @@ from sfactory.system.resources import (
     warn_of_niceness,
 )
 from sfactory.tensor_spec import describe
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,10 @@ def choose_device(wanted: str) -> str:
     if wanted == "cpu" or (wanted == "auto" and not has_gpu):
         return "cpu"
     if not has_gpu:
-        raise ConfigError([f"--device={wanted}: torch finds no CUDA device here; use --device=cpu or --device=auto"])
+        why = f" ({why})" if (why := why_unused()) else ""
+        raise ConfigError(
+            [f"--device={wanted}: torch finds no CUDA device here{why}; use --device=cpu or --device=auto"]
+        )
     index = int(wanted.partition(":")[2] or 0)
     if index and index >= (count := torch.cuda.device_count()):
         raise ConfigError([f"--device={wanted}: torch finds {count} CUDA devices here, numbered from 0"])
@@ -206,6 +213,8 @@ def plan_run(config: Config, spec: EnvSpec, env_step_us: float | None = None) ->
     """As ``plan_sizes``; also check the machine's resources, with warnings for those that a run can do without."""
     plan = plan_sizes(config, spec, env_step_us)
     warn_of_emulation(config.model.amp, plan.device)
+    if config.run.device == "auto" and plan.device == "cpu" and (why := why_unused()):
+        _log.warning("torch cannot use the GPU of this machine, so the CPU computes: %s", why)
     if config.run.serial_mode:  # it has no other processes
         return plan
     children = len(plan.layout.process_names)

@@ -34,6 +34,7 @@ from sfactory.supervise.hang_detection import SerialHangWatch
 from sfactory.supervise.monitors import StatusDump
 from sfactory.supervise.process_group import ProcessExit
 from sfactory.supervise.supervisor import BEAT_S
+from sfactory.system.gpu import use_device
 
 _log = logging.getLogger(__name__)
 
@@ -91,6 +92,7 @@ class SerialExecutor(Executor):
         """Make all workers. Until then signals raise Interrupted; later the first ends the turns, the second raises."""
         layout, seed, interrupts = self._layout, self._context.seed, self._context.interrupts
         generation = self._context.resumed.env_steps
+        use_device(self._context.plan.device)
         seed_libraries(seed_at(seed, Branch.LIBRARIES, 0, generation, 0))
         self._learner_workers = [self._make_learner(policy) for policy in range(layout.num_policies)]
         # Actions are drawn from here on, different ones in each session.

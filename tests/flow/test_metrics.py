@@ -68,9 +68,14 @@ def test_page_names_what_runs_write(run_trainer: RunTrainer, flags: dict[str, ob
 def test_each_stage_of_a_run_can_be_measured_alone(run_trainer: RunTrainer, stage: str, mode: str) -> None:
     # A benchmark calls no observer and no hook: these would fail.
     own = {"observers": "tests.support.hooks:FailsAtStop", "after_train_step": "tests.support.hooks:fail"}
-    result = run_trainer(benchmark=True, benchmark_stage=stage, benchmark_seconds=1, **own).done().result()
+    if stage == "learn":
+        own["benchmark_pure_simulation"] = "12345"
+    run = run_trainer(benchmark=True, benchmark_stage=stage, benchmark_seconds=1, **own).done()
+    result = run.result()
 
     assert result["mode"] == mode
+    assert ("pure simulation: " in run.stderr) == (stage != "learn")
+    assert (result["pure_simulation_steps_per_second"] == 12345.0) == (stage == "learn")
     assert result["env_steps_per_second"] > 0
     assert result["bound_by"] in BOTTLENECKS
     for kind, busy in result["busy"].items():

@@ -28,14 +28,14 @@ FLAGS = small_run(workers=1, envs=4, rollout=5, batch_size=20)
 class LoneLearner:
     """A ``Learner`` that has begun, with all that a run shares with it. ``area``: a full, valid dataset, made up."""
 
-    def __init__(self, checkpoints: Path | None = None, **flags: Any) -> None:
+    def __init__(self, checkpoints: Path | None = None, device: str = "cpu", **flags: Any) -> None:
         self.config = config_of({**FLAGS, **flags})
         model = ActorCritic(VECTOR, self.config.model)
         sampling, population = self.config.sampling, self.config.population
         self.layout = Layout.plan(sampling, self.config.learner, "central", model.state_size, population=population)
         self.shared = SharedObjects(VECTOR, self.layout, flat_bytes(model))
         self.setup = LearnerSetup(
-            *(self.config, self.shared, 0, 1, "cpu", 1),
+            *(self.config, self.shared, 0, 1, device, 1),
             checkpoint_dir=None if checkpoints is None else str(checkpoints / "checkpoint_p0"),
         )
         self.row = self.shared.status.row("sf-learner-0")

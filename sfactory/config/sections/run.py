@@ -133,6 +133,11 @@ class BenchmarkConfig:
     )
     sampler_only: bool = flag(False, "with benchmark: the same as benchmark_stage=sample")
     benchmark_seconds: float = flag(30.0, "length of the measurement", gt=0)
+    benchmark_pure_simulation: float = flag(
+        0.0,
+        "env steps per second of pure simulation, where they are known from an earlier benchmark; 0: measured",
+        ge=0,
+    )
 
     @property
     def stage(self) -> Literal["env", "sample", "learn", "full"]:

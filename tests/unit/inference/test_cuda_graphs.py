@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 from torch import Tensor
 
-from sfactory.inference.cuda_graphs import Act, FixedShapes, GraphPass, padded_rows
+from sfactory.inference.cuda_graphs import Act, FixedShapes, GraphPass, captured_on, padded_rows
 from sfactory.model.actor_critic import Acted
 from tests.support.parts import model_of
 
 A_WHILE = 200_000_000  # clock cycles of a GPU
-no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
 
 
 class PlainPass(GraphPass):
@@ -68,11 +69,40 @@ def test_batches_of_one_size_share_a_pass_and_do_not_affect_each_other() -> None
     assert made == [8, 3]
 
 
-@no_gpu
+def test_passes_are_captured_on_one_stream_of_their_device_into_one_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams: list[object] = []
+    captures: list[dict[str, object]] = []
+
+    class Stream:
+        def __init__(self, device: object) -> None:
+            streams.append(device)
+
+        def wait_stream(self, other: object) -> None: ...
+
+    current = Stream("current")
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, **how: captures.append(how) or contextlib.nullcontext())
+    make_pass, model = captured_on(torch.device("cuda:1")), model_of(use_rnn=True)
+    with torch.inference_mode():
+        for rows in (1, 2, 8):
+            make_pass(model.act, *batch(rows))
+
+    assert streams == ["current", torch.device("cuda:1")]
+    assert len(captures) == 3
+    assert all(capture == captures[0] for capture in captures)
+    assert captures[0]["pool"] == (0, 1)
+    assert isinstance(captures[0]["stream"], Stream)
+
+
+@pytest.mark.gpu
 def test_a_replayed_pass_uses_the_current_weights_and_draws_new_actions() -> None:
     device = torch.device("cuda")
     model = model_of(use_rnn=True).to(device)
-    shapes = FixedShapes(model.act, GraphPass)
+    shapes = FixedShapes(model.act, captured_on(device))
     obs, state = ({"obs": torch.randn(512, 3, device=device)}, torch.zeros(512, 6, device=device))
 
     def play() -> Acted:
@@ -88,7 +118,7 @@ def test_a_replayed_pass_uses_the_current_weights_and_draws_new_actions() -> Non
         torch.testing.assert_close(play().value, model(obs, state).value)
 
 
-@no_gpu
+@pytest.mark.gpu
 def test_results_of_a_gpu_are_complete_once_they_are_on_the_host() -> None:
     model = model_of(use_rnn=True).to("cuda")
     obs, state = {"obs": torch.randn(512, 3, device="cuda")}, torch.zeros(512, 6, device="cuda")

@@ -86,6 +86,36 @@ def test_a_failure_of_torch_keeps_its_type_and_names_the_file(tmp_path: Path) ->
     assert load(tmp_path)["reason"].startswith("RuntimeError: ")
 
 
+def test_a_batch_too_large_for_the_device_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = trainer_of(tmp_path / "new")
+
+    def exhausted(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(trainer, "_update", exhausted)
+    with pytest.raises(torch.OutOfMemoryError, match=r"^CUDA out of memory$"):
+        trainer.train(random_batch(trainer.model))
+
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_first_error_of_a_device_is_raised_although_all_later_calls_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, batch = trainer_of(tmp_path), random_batch(model_of())
+
+    def break_device(*_: object) -> None:
+        monkeypatch.setattr(torch.Tensor, "cpu", fail)
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    monkeypatch.setattr(trainer, "_update", break_device)
+    with pytest.raises(RuntimeError, match=r"^CUDA error: device-side assert triggered; the batch could not be saved"):
+        trainer.train(batch)
+
+
 def test_unwritable_folder_hides_no_cause(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     trainer = trainer_of(tmp_path / "file")

@@ -132,6 +132,28 @@ def test_every_row_comes_to_the_device_at_most_once_and_none_is_skipped(flags: d
     assert any(times.load_ms > 0 for times in feed.lone.messages(LearnerTimes))
 
 
+def test_a_benchmark_of_learning_loads_its_dataset_once_to_where_a_run_learns_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lone = LoneLearner(benchmark=True, benchmark_stage="learn")
+    send(lone, 0)
+    learned: list[Columns] = []
+
+    def learn(columns: Columns) -> None:
+        learned.append(columns)
+        assert columns.scalars["reward"][0].tolist() == [0.0, 1.0, 2.0, 3.0]
+        assert (columns.scalars["policy_version"] == lone.learning.trainer.train_step).all()
+        lone.learning.trainer.train_step += 1
+        if len(learned) == 3:
+            lone.shared.control.order_stop(Stop.NOW)
+
+    monkeypatch.setattr(lone.learning, "learn", learn)
+    run_to_the_end(LoadingWorker(lone.setup, lone.learning, lone.row))
+
+    assert isinstance(learned[0], DeviceSlot)
+    assert learned == [learned[0]] * 3
+
+
 def test_a_loader_that_fails_ends_the_learner_with_its_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(slot: DeviceSlot, staging: Columns) -> None:
         raise RuntimeError("the device is lost")

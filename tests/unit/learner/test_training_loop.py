@@ -298,10 +298,7 @@ def test_unused_datasets_count_as_dropped_at_the_end() -> None:
     assert dataset_queue.dataset(0) is None
 
 
-GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: copies beside computing exist there alone")
-
-
-@GPU
+@pytest.mark.gpu
 def test_on_a_gpu_a_dataset_is_loaded_while_another_is_learned_from() -> None:
     dataset_queue = DatasetQueue(areas(2, pin=True), slots(2, torch.device("cuda")))
     fill(dataset_queue, 1.0)
@@ -322,7 +319,7 @@ def test_on_a_gpu_a_dataset_is_loaded_while_another_is_learned_from() -> None:
     assert mark_of(dataset_queue.dataset(0)) == 2.0
 
 
-@GPU
+@pytest.mark.gpu
 def test_on_a_gpu_a_slot_is_read_only_after_its_copy_and_written_only_after_its_last_reading() -> None:
     dataset_queue = PoisoningQueue(areas(2, pin=True), slots(2, torch.device("cuda")))
     sums = []

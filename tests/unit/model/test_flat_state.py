@@ -104,7 +104,7 @@ def test_single_number_that_is_not_finite_is_found(name: str) -> None:
     assert flat.is_finite()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
+@pytest.mark.gpu
 def test_copy_of_a_block_on_a_gpu_waits_for_the_device() -> None:
     module = Mixed().to("cuda")
     flat = FlatState(module)

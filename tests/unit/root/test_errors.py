@@ -80,6 +80,15 @@ def test_exhausted_memory_is_answered_with_flags(error: Exception) -> None:
     assert traceback_of(RuntimeError("shapes differ")).splitlines()[-1] == "RuntimeError: shapes differ"
 
 
+def test_a_gpu_for_one_process_is_answered_with_what_to_do() -> None:
+    error = RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable\nCompile with ...")
+
+    last = traceback_of(error).splitlines()[-1]
+
+    assert "busy or unavailable;" in last
+    assert "--inference=local" in last
+
+
 HOSTILE = "\x1b[31mred\x00\x07\r\x9b" + "x" * 10_000_000 + "\u202eend"
 
 

@@ -1,0 +1,181 @@
+"""Learning on a GPU gives the weights that learning on the CPU gives, and does not wait between minibatches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+import sfactory.learner.trainer as trainer_module
+from sfactory.checkpoint import CheckpointDir
+from sfactory.config.schema import AlgoConfig, LearnerConfig, ModelConfig, OptimConfig
+from sfactory.learner.checkpointing import Progress, payload_of, restore
+from sfactory.learner.loss import make_auxiliary
+from sfactory.learner.trainer import Trainer
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.flat_state import FlatState
+from tests.support.equality import assert_same
+from tests.support.gpu import made_up_batch, spec_of, waits
+
+SMALL = {"encoder_mlp_layers": (16,), "encoder_conv_mlp_layers": (16,), "rnn_size": 8, "normalize_input": False}
+GAE, RNN, SHORT = {"with_vtrace": False}, {"use_rnn": True}, {torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+
+class Case(NamedTuple):
+    """Settings of one learner. waits: what it decides on the host between minibatches. draws: numbers on the device."""
+
+    name: str
+    kind: str = "vector"
+    dtype: torch.dtype = torch.float32
+    agents: bool = False
+    model: dict[str, Any] = {}  # noqa: RUF012 - never changed
+    algo: dict[str, Any] = {}  # noqa: RUF012
+    optim: dict[str, Any] = {}  # noqa: RUF012
+    learner: dict[str, Any] = {}  # noqa: RUF012
+    waits: bool = False
+    draws: bool = False
+
+
+CASES = (
+    Case("MLP"),
+    Case("MLP, parts normalized", model={"normalize_input": True, "normalize_returns": True}),
+    Case("images", "images"),
+    Case("images, bf16", "images", torch.bfloat16),
+    Case("images, fp16", "images", torch.float16),
+    Case("images, ResNet", "images", model={"encoder_conv_architecture": "resnet_impala"}),
+    Case("several inputs and actions", "both"),
+    Case("GRU", model=RNN),
+    Case("LSTM", model={**RNN, "rnn_type": "lstm"}),
+    Case("minGRU", model={**RNN, "rnn_type": "mingru"}),
+    Case("LSTM, several agents", agents=True, model={**RNN, "rnn_type": "lstm"}),
+    Case(
+        "separate critic",
+        model={"actor_critic_share_weights": False},
+        optim={"separate_value_optimizer": True},
+    ),
+    Case("spectral norm", model={"use_spectral_norm": True}),
+    Case("GAE", algo=GAE),
+    Case(
+        "GAE, shuffled",
+        algo=GAE,
+        learner={"num_batches_per_epoch": 4, "num_epochs": 2, "shuffle_minibatches": True, "batch_size": 32},
+        waits=True,  # for the order, once per pass
+    ),
+    Case("microbatches", learner={"microbatch_size": 32}),
+    Case("target network", algo={"use_target_net": True}),
+    Case("CPC", algo={"use_cpc": True}, model=RNN, draws=True),
+    Case("plain policy gradient", algo={"policy_loss": "pg"}),
+    Case("symmetric KL", algo={"exploration_loss": "symmetric_kl"}),
+    Case("KL target", algo={"kl_target": 0.01, "kl_loss_coeff": 0.1}, waits=True),
+    Case("rate by the KL of minibatches", optim={"lr_schedule": "kl_adaptive_minibatch"}, waits=True),
+    Case(
+        "rate by the KL of epochs",
+        optim={"lr_schedule": "kl_adaptive_epoch"},
+        learner={"num_batches_per_epoch": 4, "batch_size": 32},
+        waits=True,
+    ),
+    *(Case(name, optim={"optimizer": name}) for name in ("adamw", "rmsprop", "lamb", "muon")),
+)
+
+
+def learner_of(case: Case, device: torch.device) -> Trainer:
+    """A trainer with the same first weights on every device."""
+    torch.manual_seed(5)
+    pixels = {} if case.kind == "vector" else {"obs_scale": 255.0}
+    config = ModelConfig(**{**SMALL, **pixels, **case.model})
+    model, algo = ActorCritic(spec_of(case.kind, config), config, case.dtype), AlgoConfig(**case.algo)
+    auxiliary = make_auxiliary(model, algo)
+    model.to(device)
+    FlatState(model)
+    learner = LearnerConfig(**{"batch_size": 128, **case.learner})
+    limits = {"seed": 1, "policy": 0, "total_env_steps": 10**9}
+    auxiliary = None if auxiliary is None else auxiliary.to(device)
+    return Trainer(model, algo, OptimConfig(**case.optim), learner, **limits, auxiliary=auxiliary)
+
+
+def learned(case: Case, device: torch.device) -> tuple[Trainer, Tensor, Tensor]:
+    """A trainer after three datasets, its weights before and after; of two of them, no minibatch waits for another."""
+    trainer = learner_of(case, device)
+    before = weights_of(trainer)
+    batch = made_up_batch(trainer.model.spec, trainer.model.state_size, case.agents)
+    batch = batch.map(lambda tensor: tensor.to(device))
+    trainer.train(batch)
+    with waits(device, "default" if case.waits else "error"):
+        trainer.train(batch)
+        trainer.train(batch)
+    return trainer, before, weights_of(trainer)
+
+
+def weights_of(trainer: Trainer) -> Tensor:
+    return torch.cat([weight.detach().double().cpu().flatten() for weight in trainer.model.parameters()])
+
+
+@pytest.fixture(autouse=True)
+def exact_convolutions() -> Iterator[None]:
+    """float32 is float32, not TF32."""
+    before, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
+    yield
+    torch.backends.cudnn.allow_tf32 = before
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_weights_are_those_of_the_cpu_and_minibatches_do_not_wait(
+    case: Case, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_host = trainer_module.on_host
+
+    def at_the_end_of_a_pass(rows: list[Tensor]) -> Any:
+        with waits(device, "default"):
+            return on_host(rows)
+
+    expected, before, weights = learned(case, torch.device("cpu"))
+    monkeypatch.setattr(trainer_module, "on_host", at_the_end_of_a_pass)
+
+    trainer, found_before, found = learned(case, device)
+
+    assert {tensor.device.type for tensor in trainer.model.state_dict().values()} == {device.type}
+    assert torch.equal(before, found_before)
+    assert (trainer.train_step, trainer.stats.means.updates) == (expected.train_step, expected.stats.means.updates)
+    assert torch.isfinite(found).all()
+    if case.draws:
+        return
+    far, moved = float((found - weights).norm()), float((weights - before).norm())
+    assert moved > 0
+    exact = case.dtype is torch.float32
+    assert far <= (1e-3 if exact else 1e-2) * float(weights.norm()), f"{far:.3g} of {float(weights.norm()):.3g}"
+    assert far <= (0.05 if exact else 0.5) * moved, f"{far:.3g} of {moved:.3g}"
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
+def test_training_goes_from_the_cpu_to_the_device_and_back_with_equal_weights_and_moments(
+    optimizer: str, device: torch.device, tmp_path: Path
+) -> None:
+    case = Case("", model={**RNN, "normalize_input": True}, optim={"optimizer": optimizer})
+    cpu = torch.device("cpu")
+    first, _, _ = learned(case, cpu)
+    directory, progress = CheckpointDir(tmp_path, keep=2), Progress(best_metric="reward")
+
+    def saved(trainer: Trainer, env_steps: int) -> dict[str, Any]:
+        directory.save(payload_of(trainer, progress), trainer.train_step, env_steps)
+        loaded = directory.load()
+        assert loaded is not None
+        return dict(loaded.payload)
+
+    begun = saved(first, 1)
+    there = learner_of(case, device)
+    restore(begun, "", there, progress)
+    assert_same(saved(there, 2), begun)
+
+    batch = made_up_batch(there.model.spec, there.model.state_size).map(lambda tensor: tensor.to(device))
+    there.train(batch)
+    continued = saved(there, 3)
+    back = learner_of(case, cpu)
+    restore(continued, "", back, progress)
+    assert_same(saved(back, 4), continued)
+    assert back.train_step == first.train_step + 1
+    back.train(batch.map(lambda tensor: tensor.cpu()))
+    assert torch.isfinite(weights_of(back)).all()

@@ -1,0 +1,91 @@
+"""Every process and thread that works on a GPU chooses it first, and an unusable GPU is named with the cause."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from sfactory.config.flags import config_of
+from sfactory.errors import ConfigError
+from sfactory.inference.policy_worker import PolicySetup, run_policy_worker
+from sfactory.learner import learner_process
+from sfactory.learner.learner_process import run_learner
+from sfactory.learner.threads import Threads
+from sfactory.planning.plan import choose_device, plan_run
+from sfactory.system import gpu
+from tests.support.lone_learner import LoneLearner
+from tests.support.parts import VECTOR
+
+TOO_OLD = "The NVIDIA driver on your system is too old (found version 11040)"
+
+
+class Began(Exception):
+    """Work has begun."""
+
+
+def begin(*_: object) -> None:
+    raise Began
+
+
+@pytest.fixture
+def chosen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """(thread, device) of each choice of a GPU."""
+    choices: list[tuple[str, str]] = []
+    monkeypatch.setattr(torch.cuda, "set_device", lambda name: choices.append((threading.current_thread().name, name)))
+    return choices
+
+
+def test_processes_and_their_threads_choose_their_gpu_first(
+    chosen: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lone = LoneLearner(device="cpu")
+    setup = PolicySetup(lone.config, lone.shared, 0, 1, 0, "cuda:1")
+    monkeypatch.setattr(PolicySetup, "make_policy", begin)
+    monkeypatch.setattr(learner_process, "Learner", begin)
+    object.__setattr__(lone.setup, "device", "cuda:2")
+    for role, given in ((run_policy_worker, setup), (run_learner, lone.setup)):
+        with pytest.raises(Began):
+            role(given, lone.row)  # type: ignore[operator]
+    threads = Threads("cuda:2")
+    threads.start("load-0", begin)
+    with pytest.raises(Began):
+        threads.wait(lambda: False)
+    on_cpu = Threads()
+    on_cpu.start("load-0", lambda: None)
+    on_cpu.leave()
+
+    main = threading.current_thread().name
+    assert chosen == [(main, "cuda:1"), (main, "cuda:2"), ("load-0", "cuda:2")]
+
+
+@pytest.mark.parametrize(("there", "hidden"), [(True, None), (True, ""), (False, None)])
+def test_a_gpu_that_torch_cannot_use_is_named_unless_there_is_none_or_it_is_hidden(
+    there: bool,
+    hidden: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail() -> None:
+        raise RuntimeError(f"{TOO_OLD}\nPlease update it")
+
+    monkeypatch.setattr(torch.cuda, "init", fail)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(gpu, "_FIRST_GPU", tmp_path if there else tmp_path / "none")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if hidden is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    caplog.set_level(logging.WARNING)
+
+    plan = plan_run(config_of({"env": "any", "encoder_mlp_layers": (8,)}), VECTOR)
+    with pytest.raises(ConfigError) as refused:
+        choose_device("gpu")
+
+    assert plan.device == "cpu"
+    is_named = there and hidden is None
+    assert (f"({TOO_OLD})" in str(refused.value)) == is_named
+    assert (f"so the CPU computes: {TOO_OLD}" in caplog.text) == is_named
