@@ -47,7 +47,7 @@ FREE = f"--env=sfactory_envs.synthetic.costfree:CostFree {SMALL} {PLAIN}"
 CARTPOLE = f"--env=CartPole-v1 --seed=1 {GRAPHS} --with_tensorboard=False"
 TESTS = ("tests/gpu", "tests/unit/inference", "tests/unit/learner", "tests/unit/model")
 _BOUND_BY = re.compile(r"bound by .*")
-_TAIL = 4000  # characters of a failed step's output
+_TAIL = 12_000  # characters of a failed step's output
 _SPARE_S = 3.0  # for the end of a step
 
 
@@ -71,7 +71,19 @@ def facts(name: str, device: str) -> Step:
 
 def tests(quick: bool) -> Step:
     """The tests that need a GPU, in one process."""
-    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu", "--durations=15", *TESTS]
+    argv = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--tb=short",
+        "-m",
+        "gpu",
+        "--durations=15",
+        *TESTS,
+    ]
     return Step("tests", [*argv, *(("-k", "not run and not runs") if quick else ())], 30.0, 180.0)
 
 
@@ -145,7 +157,7 @@ class Check:
         return all(row["exit_code"] == 0 for row in self._result["steps"])
 
     def _run(self, step: Step, limit: float, folder: Path) -> dict[str, Any]:
-        argv = self._completed(step, folder)
+        argv = self.completed(step, folder)
         busy: list[str] = []
         environment = {"SFACTORY_GPU_TESTS_ON": "cpu" if self._device == "cpu" else "cuda"}
         with Command(argv, folder, ROOT, environment) as command:
@@ -166,7 +178,7 @@ class Check:
         print(f"{step.name}: exit code {row['exit_code']} after {seconds:.1f} s: {row['result']}", flush=True)
         return row
 
-    def _completed(self, step: Step, folder: Path) -> list[str]:
+    def completed(self, step: Step, folder: Path) -> list[str]:
         """Its command with what is known only now."""
         argv = list(step.argv)
         if argv[:3] == list(TRAIN):

@@ -50,7 +50,8 @@ class Published:
     def __init__(self, device: torch.device, kind: str = "vector", **flags: Any) -> None:
         self.config: Config = config_of({**small_run(workers=2, envs=3, rollout=T, batch_size=T), **flags})
         self.spec: EnvSpec = spec_of(kind, self.config.model)
-        self.model, self.version = ActorCritic(self.spec, self.config.model), -1
+        computes_in = torch.bfloat16 if self.config.model.amp == "bf16" else torch.float32
+        self.model, self.version = ActorCritic(self.spec, self.config.model, computes_in), -1
         self.flat = FlatState(self.model)
         sampling, learner = self.config.sampling, self.config.learner
         self.layout = Layout.plan(sampling, learner, "central", self.model.state_size)
@@ -117,7 +118,7 @@ def test_passes_of_any_size_follow_published_weights(
 ) -> None:
     published = Published(device, kind, **more, **flags)
     torch.manual_seed(1)
-    sizes = (1, 2, 3, 5, 6, 8, 24, 33, 64)
+    sizes = (1, 5, 24) if kind == "images" else (1, 2, 3, 5, 6, 8, 24, 33, 64)
     for _ in range(2):
         for rows in sizes:  # later sizes share memory with earlier ones
             published.check(rows, rows, tolerance)
@@ -129,7 +130,7 @@ def test_passes_of_any_size_follow_published_weights(
 
 
 def test_replayed_passes_draw_new_actions(device: torch.device) -> None:
-    published = Published(device, "both", **GRAPHS)
+    published = Published(device, **GRAPHS)
 
     first, second = ({key: value.clone() for key, value in published.act(256).actions.items()} for _ in range(2))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import compare_peers, mutants
+from scripts import compare_peers, gpu_check, mutants
 from scripts.audit import CLEAN, KNOWN, NOT_ASKED
 from scripts.audit import main as audit
 from scripts.autotune_check import empty, grid, most_envs, verdict
@@ -98,6 +98,50 @@ def test_all_workloads_and_layouts_are_given_with_flags_that_exist() -> None:
     most = most_envs(read_command_line(empty("CartPole-v1")).config)
     for setting in grid(most):
         assert scan(setting.flags, all_flags()).problems == []
+
+
+def test_gpu_check_writes_after_each_step_kills_what_takes_too_long_and_names_what_is_left_out(tmp_path: Path) -> None:
+    out, python = tmp_path / "out.json", sys.executable
+    seen: list[int] = []
+
+    class Watching(gpu_check.Check):
+        def _write(self) -> None:
+            super()._write()
+            seen.append(len(json.loads(out.read_text())["steps"]))
+
+    sleeping = f"import subprocess; subprocess.run([{python!r}, '-c', 'import time; time.sleep(60)'])"
+    steps = [
+        gpu_check.Step("works", [python, "-c", "print('{\"rate\": 5}')"], 1.0, 30.0),
+        gpu_check.Step("sleeps", [python, "-c", sleeping], 1.0, 1.5),
+        gpu_check.Step("has no time", [python, "-c", "pass"], 1000.0, 1000.0),
+    ]
+    began = time.monotonic()
+
+    assert not Watching(out, 60.0, "cpu", False).run(steps, tmp_path)
+
+    result = json.loads(out.read_text())
+    assert seen == [1, 2, 2]
+    assert [(row["name"], row["exit_code"], row["killed"]) for row in result["steps"]] == [
+        ("works", 0, False),
+        ("sleeps", -signal.SIGKILL, True),
+    ]
+    assert result["steps"][0]["result"] == {"rate": 5}
+    assert result["left_out"] == ["has no time"]
+    assert time.monotonic() - began < 30.0
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_commands_of_gpu_check_have_flags_of_today(quick: bool, tmp_path: Path) -> None:
+    check = gpu_check.Check(tmp_path / "out.json", 1.0, "gpu", quick)
+    stages = []
+    for step in gpu_check.all_steps("gpu", quick):
+        argv = check.completed(step, tmp_path)
+        if argv[2] == "sfactory.train":
+            config = read_command_line(argv[3:]).config
+            stages.append(config.benchmark.stage)
+            assert config.run.device in ("gpu", "cpu")
+    assert len(stages) == 20
+    assert {"env", "sample", "learn", "full"} == set(stages)
 
 
 def test_recorded_files_are_summarised_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
