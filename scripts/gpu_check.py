@@ -66,7 +66,7 @@ class Step(NamedTuple):
 
 def facts(name: str, device: str) -> Step:
     """A function of gpu_facts.py."""
-    return Step(name, [sys.executable, str(ROOT / "scripts" / "gpu_facts.py"), name, device], 5.0, 60.0)
+    return Step(name, [sys.executable, str(ROOT / "scripts" / "gpu_facts.py"), name, device], 5.0, 90.0)
 
 
 def tests(quick: bool) -> Step:

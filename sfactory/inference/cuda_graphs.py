@@ -7,6 +7,7 @@ but always on the same memory. Batches are therefore padded to a few sizes; each
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,18 +22,12 @@ _WARM_UPS = 3  # passes before the capture: libraries choose kernels and allocat
 class GraphPass:
     """A forward pass that is captured once, with its own inputs, and then replayed with new random numbers.
 
-    Write ``obs`` and ``state``, then call ``run``, which overwrites and returns the same tensors each time. Passes that
-    are captured on one ``stream`` into one ``pool`` share memory: ``run`` may overwrite what another has returned.
+    Write ``obs`` and ``state``, then call ``run``, which overwrites and returns the same tensors each time. Passes of
+    one ``stream`` and ``pool``, which is torch's graph_pool_handle(), share memory: ``run`` may overwrite what another
+    one has returned.
     """
 
-    def __init__(
-        self,
-        act: Act,
-        obs: dict[str, Tensor],
-        state: Tensor,
-        stream: torch.cuda.Stream,
-        pool: tuple[int, int],
-    ) -> None:
+    def __init__(self, act: Act, obs: dict[str, Tensor], state: Tensor, stream: torch.cuda.Stream, pool: Any) -> None:
         self.obs, self.state = obs, state
         device = state.device
         stream.wait_stream(torch.cuda.current_stream(device))

@@ -21,7 +21,13 @@ from sfactory.model.flat_state import FlatState
 from tests.support.equality import assert_same
 from tests.support.gpu import made_up_batch, spec_of, waits
 
-SMALL = {"encoder_mlp_layers": (16,), "encoder_conv_mlp_layers": (16,), "rnn_size": 8, "normalize_input": False}
+SMALL = {
+    "encoder_mlp_layers": (16,),
+    "encoder_conv_mlp_layers": (16,),
+    "rnn_size": 8,
+    "normalize_input": False,
+    "normalize_returns": False,  # it moves weights, too
+}
 GAE, RNN, SHORT = {"with_vtrace": False}, {"use_rnn": True}, {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
@@ -38,6 +44,16 @@ class Case(NamedTuple):
     learner: dict[str, Any] = {}  # noqa: RUF012
     waits: bool = False
     draws: bool = False
+
+    @property
+    def steps(self) -> int:
+        """Of a rollout."""
+        return 8 if self.kind == "images" else 16
+
+    @property
+    def rows(self) -> int:
+        """Of a dataset."""
+        return 4 if self.kind == "images" else 8
 
 
 CASES = (
@@ -91,7 +107,7 @@ def learner_of(case: Case, device: torch.device) -> Trainer:
     auxiliary = make_auxiliary(model, algo)
     model.to(device)
     FlatState(model)
-    learner = LearnerConfig(**{"batch_size": 128, **case.learner})
+    learner = LearnerConfig(**{"batch_size": case.steps * case.rows, **case.learner})
     limits = {"seed": 1, "policy": 0, "total_env_steps": 10**9}
     auxiliary = None if auxiliary is None else auxiliary.to(device)
     return Trainer(model, algo, OptimConfig(**case.optim), learner, **limits, auxiliary=auxiliary)
@@ -101,7 +117,7 @@ def learned(case: Case, device: torch.device) -> tuple[Trainer, Tensor, Tensor]:
     """A trainer after three datasets, its weights before and after; of two of them, no minibatch waits for another."""
     trainer = learner_of(case, device)
     before = weights_of(trainer)
-    batch = made_up_batch(trainer.model.spec, trainer.model.state_size, case.agents)
+    batch = made_up_batch(trainer.model.spec, trainer.model.state_size, case.agents, case.steps, case.rows)
     batch = batch.map(lambda tensor: tensor.to(device))
     trainer.train(batch)
     with waits(device, "default" if case.waits else "error"):
