@@ -35,16 +35,17 @@ def test_runs_of_all_kinds_learn_and_end(run_trainer: RunTrainer, gpu: str) -> N
         "serial": {"serial_mode": True, "num_epochs": 2, "num_batches_per_epoch": 2},
         "policies": {"num_policies": 2, "policy_workers_per_policy": 2, "cuda_graphs": True},
     }
+    steps = 20_000 if gpu == "gpu" else 4096
     runs = {
         # A run forked from the warm process would fork processes that use CUDA after it has asked for devices itself.
-        name: run_trainer(REAL, device=gpu, experiment=name, train_for_env_steps=20_000, **flags)
+        name: run_trainer(REAL, device=gpu, experiment=name, train_for_env_steps=steps, **flags)
         for name, flags in kinds.items()
     }
     for run in runs.values():
         run.wait()
     for name, run in runs.items():
         run.done()
-        assert run.result()["env_steps"] >= 20_000
+        assert run.result()["env_steps"] >= steps
         for policy in range(2 if name == "policies" else 1):
             weights = run.payload(policy)["model"].values()
             assert all(torch.isfinite(weight).all() and weight.device.type == "cpu" for weight in weights)
