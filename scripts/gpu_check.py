@@ -90,7 +90,7 @@ def tests(quick: bool) -> Step:
 def train(name: str, device: str, steps: int, experiment: str) -> Step:
     """A training run of CartPole-v1."""
     flags = f"{CARTPOLE} --device={device} --train_for_env_steps={steps} --experiment={experiment}"
-    return Step(name, [*TRAIN, *flags.split()], 15.0, 60.0)
+    return Step(name, [*TRAIN, *flags.split()], 15.0, 90.0)
 
 
 def measured(stage: str, name: str, flags: str, family: str = "breakout", seconds: float = 6.0) -> Step:
@@ -130,7 +130,7 @@ def all_steps(device: str, quick: bool) -> list[Step]:
     return [
         facts("facts", device),
         tests(quick),
-        train("CartPole-v1 is learned", device, 20_000 if quick else 400_000, "learned"),
+        train("CartPole-v1 is learned", device, 20_000 if quick else 300_000, "learned"),
         *(train(f"resumed on {on} up to {steps:,} steps", on, steps, "resumed") for on, steps in sessions),
         facts("publication", device),
         *benchmarks(),
@@ -161,14 +161,19 @@ class Check:
         busy: list[str] = []
         environment = {"SFACTORY_GPU_TESTS_ON": "cpu" if self._device == "cpu" else "cuda"}
         with Command(argv, folder, ROOT, environment) as command:
-            while command.runs_on(1.0) and time.monotonic() - command.started < limit:
+            while command.runs_on(2.0) and time.monotonic() - command.started < limit:
                 busy += gpu_use()
             seconds, killed = time.monotonic() - command.started, command.exit_code is None
             if killed:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(command.session, signal.SIGKILL)
             command.runs_on(_SPARE_S)
-            row = {"name": step.name, "exit_code": command.exit_code, "killed": killed, "seconds": round(seconds, 1)}
+            row: dict[str, Any] = {
+                "name": step.name,
+                "exit_code": command.exit_code,
+                "killed": killed,
+                "seconds": round(seconds, 1),
+            }
             row |= {"result": last_json(command.stdout), "gpu": busy, "command": shown(argv)}
             row["bound_by"] = next(iter(_BOUND_BY.findall(command.stderr)), None)
             if command.exit_code or row["result"] is None:

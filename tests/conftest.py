@@ -12,13 +12,12 @@ import torch
 from hypothesis import settings
 
 from sfactory.process.signals import FOR_MAIN
+from tests.support.gpu import GPU_TESTS_ON
 from tests.support.trainer import RunTrainer, TrainerRun
 
 # The folders with the slowest files come first, so that no worker is left with one of them at the end.
 SLOWEST_FIRST = ("learning", "faults", "flow")
 FEWER, FEWEST = 10, 10  # examples are this many times fewer than a test asks for, but at least so many
-
-GPU_TESTS_ON = os.environ.get("SFACTORY_GPU_TESTS_ON", "cuda")  # "cpu": those of tests/gpu run there, to be tried
 
 settings.register_profile("default", deadline=None, max_examples=25)
 settings.register_profile("long", deadline=None, max_examples=200)
@@ -62,12 +61,6 @@ def run_trainer(tmp_path: Path) -> Iterator[RunTrainer]:
     yield start
     for run in runs:
         run.close()
-
-
-@pytest.fixture
-def device() -> torch.device:
-    """What tests in tests/gpu compute on."""
-    return torch.device(GPU_TESTS_ON)
 
 
 @pytest.fixture(autouse=True, scope="session")

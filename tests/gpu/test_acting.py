@@ -27,7 +27,7 @@ from tests.support.parts import VECTOR, small_run
 T = 4
 A_WHILE = 20_000_000  # clock cycles of a GPU: some 10 ms
 RNN = {"use_rnn": True, "rnn_size": 8}
-GRAPHS = {"cuda_graphs": True}
+GRAPHS: dict[str, Any] = {"cuda_graphs": True}
 NATURE = {
     "encoder_conv_architecture": "convnet_atari",
     "encoder_conv_mlp_layers": (64,),
@@ -90,21 +90,14 @@ class Published:
             expected = self.model.forward(obs, state)
             distribution = self.model.distribution(expected.dist_params)
             log_prob = distribution.log_prob({key: tensor.clone() for key, tensor in acted.actions.items()})
-        close = {"rtol": tolerance, "atol": tolerance}
-        torch.testing.assert_close(acted.value, expected.value, **close)
-        torch.testing.assert_close(acted.state, expected.state, **close)
-        torch.testing.assert_close(acted.log_prob, log_prob, **close)
+        pairs = ((acted.value, expected.value), (acted.state, expected.state), (acted.log_prob, log_prob))
+        for found, wanted in pairs:
+            torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance)
 
 
 def drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
     high = 255 if dtype == "uint8" else 1
     return (high * rng.random(shape)).astype(dtype)
-
-
-@pytest.fixture(autouse=True)
-def exact_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """float32 is float32, not TF32."""
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
 @pytest.mark.parametrize("flags", [{}, GRAPHS], ids=["eager", "graphs"])

@@ -12,6 +12,7 @@ from tests.support.processes import eventually
 from tests.support.trainer import CLEAN_S, ENDLESS, REAL, RunTrainer, TrainerRun
 
 GIB = 2**30
+RESTARTED = "from the checkpoint at"
 FREE_AGAIN = GIB // 4  # bytes: less than one CUDA context
 
 
@@ -55,14 +56,15 @@ def test_killed_policy_worker_and_learner_are_replaced_and_the_memory_of_the_gpu
     run_trainer: RunTrainer, gpu: str, device: torch.device
 ) -> None:
     free = free_bytes(device)
-    run = run_trainer(REAL, device=gpu, train_for_env_steps=ENDLESS, max_restarts=1, cuda_graphs=True)
+    run = run_trainer(REAL, device=gpu, train_for_env_steps=ENDLESS, max_restarts=5, cuda_graphs=True)
     run.wait_until_training()
 
     run.kill("sf-policy-0-0")
-    run.wait_until(r"sf-policy-0-0 was killed by SIGKILL.*; replaced")
+    run.wait_until(rf"sf-policy-0-0 was killed by SIGKILL.*; replaced|{RESTARTED}")  # the latter if it locked a ring
     run.saves_again()
+    restarts = run.stderr.count(RESTARTED)
     run.kill("sf-learner-0")
-    run.wait_until(r"from the checkpoint at \d+ env steps \(1 of --max_restarts=1\)")
+    run.wait_until(lambda: run.stderr.count(RESTARTED) > restarts)
     run.saves_again()
     run.stop()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-import sfactory.learner.trainer as trainer_module
 from sfactory.checkpoint import CheckpointDir
 from sfactory.config.schema import AlgoConfig, LearnerConfig, ModelConfig, OptimConfig
 from sfactory.learner.checkpointing import Progress, payload_of, restore
 from sfactory.learner.loss import make_auxiliary
+from sfactory.learner.train_stats import on_host
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
@@ -108,9 +107,9 @@ def learner_of(case: Case, device: torch.device) -> Trainer:
     model.to(device)
     FlatState(model)
     learner = LearnerConfig(**{"batch_size": case.steps * case.rows, **case.learner})
-    limits = {"seed": 1, "policy": 0, "total_env_steps": 10**9}
-    auxiliary = None if auxiliary is None else auxiliary.to(device)
-    return Trainer(model, algo, OptimConfig(**case.optim), learner, **limits, auxiliary=auxiliary)
+    optim, auxiliary = OptimConfig(**case.optim), None if auxiliary is None else auxiliary.to(device)
+    limit = 10**9
+    return Trainer(model, algo, optim, learner, seed=1, policy=0, total_env_steps=limit, auxiliary=auxiliary)
 
 
 def learned(case: Case, device: torch.device) -> tuple[Trainer, Tensor, Tensor]:
@@ -130,26 +129,16 @@ def weights_of(trainer: Trainer) -> Tensor:
     return torch.cat([weight.detach().double().cpu().flatten() for weight in trainer.model.parameters()])
 
 
-@pytest.fixture(autouse=True)
-def exact_convolutions() -> Iterator[None]:
-    """float32 is float32, not TF32."""
-    before, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
-    yield
-    torch.backends.cudnn.allow_tf32 = before
-
-
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_weights_are_those_of_the_cpu_and_minibatches_do_not_wait(
     case: Case, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on_host = trainer_module.on_host
-
     def at_the_end_of_a_pass(rows: list[Tensor]) -> Any:
         with waits(device, "default"):
             return on_host(rows)
 
     expected, before, weights = learned(case, torch.device("cpu"))
-    monkeypatch.setattr(trainer_module, "on_host", at_the_end_of_a_pass)
+    monkeypatch.setattr("sfactory.learner.trainer.on_host", at_the_end_of_a_pass)
 
     trainer, found_before, found = learned(case, device)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,8 @@ from torch import Tensor
 from sfactory.config.schema import ModelConfig
 from sfactory.learner.batch import Batch
 from sfactory.spec import EnvSpec
+
+GPU_TESTS_ON = os.environ.get("SFACTORY_GPU_TESTS_ON", "cuda")  # "cpu": those of tests/gpu run there, to be tried
 
 SPACES: dict[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
     "vector": (spaces.Box(-1, 1, (3,)), spaces.Discrete(3)),

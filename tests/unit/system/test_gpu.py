@@ -47,9 +47,10 @@ def test_processes_and_their_threads_choose_their_gpu_first(
     monkeypatch.setattr(PolicySetup, "make_policy", begin)
     monkeypatch.setattr(learner_process, "Learner", begin)
     object.__setattr__(lone.setup, "device", "cuda:2")
-    for role, given in ((run_policy_worker, setup), (run_learner, lone.setup)):
-        with pytest.raises(Began):
-            role(given, lone.row)  # type: ignore[operator]
+    with pytest.raises(Began):
+        run_policy_worker(setup, lone.row)
+    with pytest.raises(Began):
+        run_learner(lone.setup, lone.row)
     threads = Threads("cuda:2")
     threads.start("load-0", begin)
     with pytest.raises(Began):
