@@ -155,6 +155,11 @@ def test_weights_are_those_of_the_cpu_and_minibatches_do_not_wait(
     assert far <= (0.05 if exact else 0.5) * moved, f"{far:.3g} of {moved:.3g}"
 
 
+def learned_in(payload: dict[str, Any]) -> list[object]:
+    """Weights, moments and updates. The optimizer's rates are set before each update."""
+    return [payload["model"], payload["optimizer"]["state"], payload["train_step"]]
+
+
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
 def test_training_goes_from_the_cpu_to_the_device_and_back_with_equal_weights_and_moments(
     optimizer: str, device: torch.device, tmp_path: Path
@@ -173,14 +178,14 @@ def test_training_goes_from_the_cpu_to_the_device_and_back_with_equal_weights_an
     begun = saved(first, 1)
     there = learner_of(case, device)
     restore(begun, "", there, progress)
-    assert_same(saved(there, 2), begun)
+    assert_same(learned_in(saved(there, 2)), learned_in(begun))
 
     batch = made_up_batch(there.model.spec, there.model.state_size).map(lambda tensor: tensor.to(device))
     there.train(batch)
     continued = saved(there, 3)
     back = learner_of(case, cpu)
     restore(continued, "", back, progress)
-    assert_same(saved(back, 4), continued)
+    assert_same(learned_in(saved(back, 4)), learned_in(continued))
     assert back.train_step == first.train_step + 1
     back.train(batch.map(lambda tensor: tensor.cpu()))
     assert torch.isfinite(weights_of(back)).all()
