@@ -40,7 +40,7 @@ class ActingPolicy:
         self._weights = weights
         on_cpu = device.type == "cpu"
         if on_cpu:  # an env may live in this process
-            self._model.draw_privately()
+            self.draw_privately()
         # On the CPU, published bytes are copied straight into the model; on a GPU, through pinned memory.
         self._host = self._flat.block if on_cpu else torch.empty_like(self._flat.block, device="cpu").pin_memory()
         self._host_view = self._host.numpy()
@@ -67,6 +67,10 @@ class ActingPolicy:
         if self._twin is not None:
             with self._own:
                 self._twin.refresh()
+
+    def draw_privately(self) -> None:
+        """As ActorCritic.draw_privately."""
+        self._model.draw_privately()
 
     @property
     def state_size(self) -> int:

@@ -54,7 +54,6 @@ def play_session(config: EnjoyConfig, saved: SavedPolicy) -> Iterator[tuple[Play
             show = VideoScreen(video, config.video_frames, name).show
         spec = saved.spec_of(env)
         policy, deterministic = saved.model(spec), config.eval_deterministic
-        policy.draw_privately()
         yield Player(env, spec, policy, show, name=name, deterministic=deterministic, repeat=repeat), video
 
 

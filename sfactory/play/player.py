@@ -131,6 +131,7 @@ class Player:
         Raises BadObservation, EnvFailed with the env's exception as its cause, or the errors of ``show``.
         """
         seed_libraries(seed)
+        self._policy.draw_privately()
         env_seed: int | None = seed_at(seed, Branch.PLAY, bits=ENV_SEED_BITS)
         left = max_steps
         for number in range(1, count + 1):

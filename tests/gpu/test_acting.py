@@ -103,7 +103,12 @@ def drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.nd
 @pytest.mark.parametrize("flags", [{}, GRAPHS], ids=["eager", "graphs"])
 @pytest.mark.parametrize(
     ("kind", "more", "tolerance"),
-    [("vector", RNN, 1e-4), ("images", NATURE, 1e-4), ("images", {**NATURE, "amp": "bf16"}, 5e-2), ("both", {"obs_scale": 255.0}, 1e-4)],
+    [
+        ("vector", RNN, 1e-4),
+        ("images", NATURE, 1e-4),
+        ("images", {**NATURE, "amp": "bf16"}, 5e-2),
+        ("both", {"obs_scale": 255.0}, 1e-4),
+    ],
     ids=["GRU", "images", "images in bf16", "several inputs and actions"],
 )
 def test_passes_of_any_size_follow_published_weights(
