@@ -17,7 +17,7 @@ import numpy as np
 
 from sfactory.config.schema import Kind, ModelConfig
 from sfactory.errors import EnvError, named
-from sfactory.tensor_spec import MASK_KEY, ObsSpec, with_layouts
+from sfactory.tensor_spec import MASK_KEY, ObsSpec, Reader, with_layouts
 from sfactory.tensor_spec import TensorSpec as TensorSpec
 
 OBS_KEY = "obs"
@@ -145,6 +145,7 @@ class EnvSpec:
                 raise EnvError(_misfit(path, leaf, self.actions))
         if all(leaf.is_mask for _, leaf in obs):
             raise EnvError("there is no observation beside the action mask")
+        obs = _with_readers(obs, paths, config)
         if not config.normalize_actions:
             return dataclasses.replace(self, obs=obs)
         squashed = config.continuous_distribution == "squashed"
@@ -186,6 +187,25 @@ class EnvSpec:
     def masks(self) -> ObsSpec:
         """The observations that are action masks."""
         return tuple(leaf for leaf in self.obs if leaf[1].is_mask)
+
+    def read_by(self, reader: Reader) -> ObsSpec:
+        """The observations that the actor or the critic reads; the actor's with the action masks."""
+        return tuple(leaf for leaf in self.obs if leaf[1].sole_reader in (None, reader))
+
+    @property
+    def reads_apart(self) -> bool:
+        """Whether actor and critic read different observations."""
+        return any(leaf.sole_reader for _, leaf in self.obs)
+
+    @property
+    def has_critic_group(self) -> bool:
+        """Whether the observations are in the groups policy and critic, and others."""
+        return {"policy", "critic"} <= {path.partition("/")[0] for path, _ in self.obs}
+
+    def of_actor(self) -> EnvSpec:
+        """The same with what the actor reads alone."""
+        obs = ((path, dataclasses.replace(leaf, sole_reader=None)) for path, leaf in self.read_by("actor"))
+        return dataclasses.replace(self, obs=tuple(obs))
 
     @property
     def num_agents(self) -> int:
@@ -233,20 +253,47 @@ def _require_distinct(kind: str, paths: list[str]) -> None:
 
 
 def _chosen(paths: list[str], config: ModelConfig) -> frozenset[str]:
-    """The paths of the observations that ``--obs_keys`` and ``--ignore_obs_keys`` leave; a key stands for all below."""
-
-    def below(flag: str, keys: tuple[str, ...]) -> set[str]:
-        found = {key: {path for path in paths if path == key or path.startswith(f"{key}/")} for key in keys}
-        if missing := [key for key in keys if not found[key]]:
-            raise EnvError(f"--{flag}={missing[0]}: there is no such observation; there are {', '.join(paths)}")
-        return set().union(*found.values())
-
+    """The paths of the observations that ``--obs_keys`` and ``--ignore_obs_keys`` leave."""
     masks = {path for path in paths if path.partition("/")[0] == MASK_KEY}
-    chosen = below("obs_keys", config.obs_keys) | masks if config.obs_keys else set(paths)
-    chosen -= below("ignore_obs_keys", config.ignore_obs_keys)
+    chosen = set(paths)
+    if config.obs_keys:
+        chosen = masks.union(_below("obs_keys", config.obs_keys, paths), *_read_alone(paths, config).values())
+    chosen -= _below("ignore_obs_keys", config.ignore_obs_keys, paths)
     if not chosen:
         raise EnvError("--obs_keys and --ignore_obs_keys leave no observation")
     return frozenset(chosen)
+
+
+def _below(flag: str, keys: tuple[str, ...], paths: list[str]) -> set[str]:
+    """The paths that the keys of a flag name; a key stands for all below it."""
+    found = {key: {path for path in paths if path == key or path.startswith(f"{key}/")} for key in keys}
+    if missing := [key for key in keys if not found[key]]:
+        raise EnvError(f"--{flag}={missing[0]}: there is no such observation; there are {', '.join(paths)}")
+    return set().union(*found.values())
+
+
+def _read_alone(paths: list[str], config: ModelConfig) -> dict[Reader, set[str]]:
+    """The paths of the observations that the actor or the critic alone reads."""
+    critic = _below("critic_obs_keys", config.critic_only, paths)
+    actor = _below("actor_obs_keys", config.actor_obs_keys, paths)
+    if both := sorted(critic & actor):
+        raise EnvError(f"--critic_obs_keys and --actor_obs_keys both name {both[0]}: what both read is in neither")
+    return {"actor": actor, "critic": critic}
+
+
+def _with_readers(obs: ObsSpec, paths: list[str], config: ModelConfig) -> ObsSpec:
+    """The observations with who alone reads them. paths: of all that there are."""
+    alone = _read_alone(paths, config)
+    reader_of: dict[str, Reader] = {path: reader for reader, those in alone.items() for path in those}
+    for path, leaf in obs:
+        if leaf.is_mask and path in alone["critic"]:
+            raise EnvError(f"--critic_obs_keys names the action mask {path}, without which the actor cannot act")
+    for reader, other in (("actor", "critic"), ("critic", "actor")):
+        if all(leaf.is_mask or reader_of.get(path) == other for path, leaf in obs):
+            raise EnvError(
+                f"--{other}_obs_keys leaves the {reader} no observation: name those that only the {other} reads"
+            )
+    return tuple((path, dataclasses.replace(leaf, sole_reader=reader_of.get(path))) for path, leaf in obs)
 
 
 def masked_heads(path: str, actions: Sequence[ActionHead]) -> list[DiscreteHead]:

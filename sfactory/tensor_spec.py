@@ -17,6 +17,7 @@ from sfactory.config.schema import BY_RANK, ModelConfig
 from sfactory.errors import EnvError
 
 Layout = Literal["flat", "choices", "mask", "hw", "hwc", "chw", "thwc", "tchw"]
+Reader = Literal["actor", "critic"]
 
 MASK_KEY = "action_mask"  # an observation of this name is the action mask
 
@@ -58,7 +59,8 @@ class TensorSpec:
     sizes, starts: of integers with finite bounds, the number of values and the first value of each element (one entry
     if all elements are alike); empty for other numbers. categorical: values are names of things and not amounts.
     layout: how the network reads it, if it is an observation. heads: of an action mask, the number of choices of each
-    action head whose choices its elements allow or forbid, one head after the other.
+    action head whose choices its elements allow or forbid, one head after the other. sole_reader: who alone reads an
+    observation; None: actor and critic.
     """
 
     shape: tuple[int, ...]
@@ -68,6 +70,7 @@ class TensorSpec:
     categorical: bool = False
     layout: Layout = "flat"
     heads: tuple[int, ...] = ()
+    sole_reader: Reader | None = None
 
     @property
     def is_choice(self) -> bool:
@@ -175,11 +178,13 @@ def _require_fit(path: str, spec: TensorSpec, layout: Layout) -> None:
         raise EnvError(f"{where} has {len(spec.shape)} dimensions, and this layout needs {len(layout)}")
 
 
-def describe(path: str, spec: TensorSpec, normalized: bool) -> str:
-    """How one leaf is read, for the log."""
-    text = f"observation {path!r} ({spec.dtype}, shape {spec.shape}) is read as"
+def describe(path: str, spec: TensorSpec, normalized: bool, apart: bool = False) -> str:
+    """How one leaf is read, for the log. apart: actor and critic do not read the same leaves."""
+    text = f"observation {path!r} ({spec.dtype}, shape {spec.shape}) is read"
     if spec.is_mask:
-        return f"{text} the mask of legal actions, over {' + '.join(map(str, spec.heads))} choices"
+        return f"{text} as the mask of legal actions, over {' + '.join(map(str, spec.heads))} choices"
+    reader = f"the {spec.sole_reader} alone" if spec.sole_reader else "actor and critic"
+    text += f" by {reader} as" if apart else " as"
     how = "normalized" if normalized else "not normalized"
     elements = math.prod(spec.shape)
     if spec.is_choice:

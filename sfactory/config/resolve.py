@@ -38,7 +38,7 @@ from sfactory.config.saved_config import (
     config_json,
     read_config,
 )
-from sfactory.config.schema import Config
+from sfactory.config.schema import AUTO, Config
 from sfactory.config.trust import TRUST, untrusted
 from sfactory.config.validation import check_env_name, find_problems, warnings_of
 from sfactory.errors import ConfigError, named
@@ -123,6 +123,21 @@ def read_command_line(argv: Sequence[str]) -> Resolved:
         print(config_json(config, sources), flush=True)
         raise SystemExit(0)
     return Resolved(config, sources, findings.warnings, frozenset(given) | _of_sources(saved, *_GIVEN).keys())
+
+
+def with_critic_group(resolved: Resolved, has_groups: bool) -> Resolved:
+    """``resolved`` without ``critic_obs_keys=auto``, now that the env is known.
+
+    has_groups: its observations have the groups policy and critic. They mean nothing to a network that actor and critic
+    share because the user wants it so; a file with all values that wants both takes them from the env.
+    """
+    model, free = resolved.config.model, _free(resolved.sources)
+    if model.critic_obs_keys != AUTO:
+        return resolved
+    shares = "critic_obs_keys" in free and "actor_critic_share_weights" not in free and model.actor_critic_share_weights
+    if not has_groups or shares or model.model:
+        return resolved.replaced({"critic_obs_keys": ()}, "env")
+    return resolved.replaced({"critic_obs_keys": ("critic",), "actor_critic_share_weights": False}, "env")
 
 
 def fitted_to_agents(resolved: Resolved, agents: int) -> Resolved:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from sfactory.config.rule import Rule, excludes, is_default, multiple_of, needs, refuse, refused_where_collection_waits
-from sfactory.config.schema import Config
+from sfactory.config.schema import AUTO, Config
 
 _EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _DEVICE = re.compile(r"auto|cpu|gpu|cuda(:\d{1,4})?", re.ASCII)
@@ -61,11 +61,12 @@ def rounds_misfit(config: Config, agents: int) -> str | None:
 
 
 def fitted(values: Mapping[str, Any], free: Collection[str], agents: int = 1) -> dict[str, int]:
-    """New values for sizes in ``free``, which the user has not set, that do not fit the others.
+    """New values for flags in ``free``, which the user has not set, that do not fit the others.
 
     batch_size becomes a multiple of rollout, of a smaller microbatch of whole rollouts, and, in a synchronous run, so
     that datasets are whole rounds (see ``rounds_misfit``, also for ``agents``); worker_num_splits becomes a divisor of
-    num_envs_per_worker, or that a multiple of it.
+    num_envs_per_worker, or that a multiple of it. An actor and a critic that read different observations do not share
+    weights.
     """
     names = (
         "rollout",
@@ -90,6 +91,9 @@ def fitted(values: Mapping[str, Any], free: Collection[str], agents: int = 1) ->
         unit = math.lcm(around, batches * (micro or rollout)) // batches
         batch = max(1 if unit > micro else 2, round(batch / unit)) * unit
     new = {"batch_size": batch, "num_envs_per_worker": envs, "worker_num_splits": splits}
+    reads_apart = values["critic_obs_keys"] not in ((), AUTO) or values["actor_obs_keys"]
+    if reads_apart and not values["model"] and "actor_critic_share_weights" in free:
+        new["actor_critic_share_weights"] = False
     return {name: value for name, value in new.items() if value != values[name]}
 
 

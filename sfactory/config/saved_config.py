@@ -54,7 +54,7 @@ NOT_RESUMED = _names(BenchmarkConfig) | NOT_SAVED | {"experiment", "train_dir"}
 
 # What runs did before these flags existed: the defaults are others, and the weights fit only this.
 BEFORE_FLAGS: Mapping[str, object] = MappingProxyType(
-    {"normalize_actions": False, "one_hot_max": 0, "obs_layout": BY_RANK}
+    {"normalize_actions": False, "one_hot_max": 0, "obs_layout": BY_RANK, "critic_obs_keys": ()}
 )
 
 

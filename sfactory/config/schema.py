@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
-from sfactory.config.sections.model import BY_RANK, PARTS, ModelConfig
+from sfactory.config.sections.model import AUTO, BY_RANK, PARTS, ModelConfig
 from sfactory.config.sections.population import PopulationConfig
 from sfactory.config.sections.run import (
     BenchmarkConfig,
@@ -25,6 +25,7 @@ from sfactory.config.sections.sampling import SamplingConfig
 from sfactory.config.sections.training import AlgoConfig, LearnerConfig, OptimConfig
 
 __all__ = [
+    "AUTO",
     "BY_RANK",
     "PARTS",
     "AlgoConfig",

@@ -18,7 +18,7 @@ from sfactory.config.rule import (
     refuse,
     refused_where_collection_waits,
 )
-from sfactory.config.schema import PARTS, Config
+from sfactory.config.schema import AUTO, PARTS, Config
 from sfactory.config.trust import NETWORKS
 from sfactory.packages import install_command
 
@@ -144,6 +144,22 @@ def _built_in(name: str, part: str) -> Rule:
     return Rule((name, part, "model"), find, idle=True)
 
 
+def _two_networks(name: str) -> Rule:
+    """A rule that ``name``, keys of the actor or the critic alone, breaks where there is one network for both."""
+
+    def find(config: Config) -> str | None:
+        model = config.model
+        if getattr(model, name) in ((), AUTO):
+            return None
+        if model.model:
+            return f"a whole model is actor and critic in one: leave it out, or leave --model={model.model} out"
+        if model.actor_critic_share_weights:
+            return "one network for both reads the same observations: use --actor_critic_share_weights=False"
+        return None
+
+    return Rule((name, "model", "actor_critic_share_weights"), find)
+
+
 _PARTS = ("encoder", "core", "decoder")
 _OF_ENCODER = ("encoder_mlp_layers", "encoder_conv_architecture", "encoder_conv_mlp_layers", "one_hot_max")
 _OF_CORE = ("rnn_type", "rnn_size", "rnn_num_layers")
@@ -161,6 +177,8 @@ NETWORK_RULES = (
         lambda config: bool(config.model.model) and config.algo.use_cpc,
         "--use_cpc=True trains the encoder and the core of a policy, which a whole model does not have",
     ),
+    _two_networks("critic_obs_keys"),
+    _two_networks("actor_obs_keys"),
     *(_built_in(name, "encoder") for name in _OF_ENCODER),
     *(_built_in(name, "core") for name in _OF_CORE),
     _built_in("decoder_mlp_layers", "decoder"),

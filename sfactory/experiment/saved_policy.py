@@ -74,7 +74,35 @@ class SavedPolicy:
         _check_policy(run_dir, wanted.policy_index)
         directory = CheckpointDir(run_dir / f"checkpoint_p{wanted.policy_index}", config.checkpoint.keep_checkpoints)
         loaded = _load(directory, wanted.load_checkpoint_kind, wanted.checkpoint_env_steps)
-        return SavedPolicy(config, loaded.path, SavedState.of(loaded.payload, loaded.path))
+        return SavedPolicy(config, loaded.path, SavedState.of(loaded.payload, loaded.path))._of_actor()
+
+    def _of_actor(self) -> SavedPolicy:
+        """The actor alone if the critic has observations of its own, which need not be there; its value is 0."""
+        config, spec = self.config.model, self.state.spec
+        if not config.critic_only or spec is None:
+            return self
+        spec = spec.of_actor()
+        paths = tuple(path for path, _ in spec.obs)
+        keys = tuple(path for path in config.normalize_input_keys if path in paths)
+        config = dataclasses.replace(
+            config,
+            obs_keys=paths,
+            ignore_obs_keys=(),
+            critic_obs_keys=(),
+            actor_obs_keys=(),
+            obs_layout=tuple(f"{path}={leaf.layout}" for path, leaf in spec.obs),
+            normalize_input=config.normalize_input and bool(keys or not config.normalize_input_keys),
+            normalize_input_keys=keys,
+            actor_critic_share_weights=True,
+        )
+        with OwnTorchState():
+            own = ActorCritic(spec, config).state_dict()
+        value = {name: weight for name, weight in own.items() if name.startswith("value_head.")}
+        for name in ("value_head.linear.weight", "value_head.linear.bias"):
+            value[name].zero_()
+        weights = {name: weight for name, weight in self.state.model.items() if name in own} | value
+        state = dataclasses.replace(self.state, model=weights, spec=spec)
+        return SavedPolicy(dataclasses.replace(self.config, model=config), self.checkpoint, state)
 
     def env_factory(self, wanted: PolicyFlags) -> EnvFactory:
         """Makes the run's env. Raises ConfigError if it is unknown, or if it is code that only config.json names."""

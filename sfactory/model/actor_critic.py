@@ -191,7 +191,9 @@ class ActorCritic(nn.Module):
         self.spec, self.heads = spec, spec.actions
         self.computes_in = dtype
         keys = config.normalize_input_keys or None
-        numbers = tuple((path, leaf) for path, leaf in spec.obs if not (leaf.is_choice or leaf.is_mask))
+        # Those of the critic alone come last, so that the actor's have the same names without them.
+        ordered = sorted(spec.obs, key=lambda leaf: leaf[1].sole_reader == "critic")
+        numbers = tuple((path, leaf) for path, leaf in ordered if not (leaf.is_choice or leaf.is_mask))
         self.obs_normalizer = ObsNormalizer(numbers, keys) if config.normalize_input else None
         normalized = frozenset(() if self.obs_normalizer is None else self.obs_normalizer.keys)
         self.noise: torch.Generator | None = None  # draws actions in ``act``; None: torch's global one
@@ -202,13 +204,15 @@ class ActorCritic(nn.Module):
             self.policy_head = cast(PolicyHead, FirstColumns(outputs))
             self.value_head: ValueHead = LastColumnValue(config)
         else:
-            self.tower = Tower(spec.obs, config, normalized, dtype)
+            self.tower = Tower(spec.read_by("actor"), config, normalized, dtype)
             if not config.actor_critic_share_weights:
-                self.critic_tower = Tower(spec.obs, config, normalized, dtype)
+                self.critic_tower = Tower(spec.read_by("critic"), config, normalized, dtype)
             self.policy_head = PolicyHead(self.tower.out_size, spec.actions, config)
-            self.value_head = ValueHead(self.tower.out_size, config)
+            self.value_head = ValueHead((self.critic_tower or self.tower).out_size, config)
         self.action_mask = ActionMask(spec) if spec.masks else None
-        self.state_size = self.tower.state_size * (1 if self.critic_tower is None else 2)
+        self._state_sizes = [tower.state_size for tower in (self.tower, self.critic_tower) if tower is not None]
+        self.state_size = sum(self._state_sizes)
+        self._reads_apart = spec.reads_apart
         self._trunk = self.tower, self.policy_head, self.value_head  # a plain attribute, as in Tower
         self._spectral = tuple(module for module in self.modules() if isinstance(module, SpectralLinear))
 
@@ -252,9 +256,12 @@ class ActorCritic(nn.Module):
             features, state = tower.step(obs, state)
             critic_features = features
         else:
-            actor_state, critic_state = state.chunk(2, dim=1)
+            actor_state, critic_state = state.split(self._state_sizes, dim=1)
+            critic_obs = obs
+            if self._reads_apart:
+                obs, critic_obs = tower.read(obs), self.critic_tower.read(obs)
             features, actor_state = tower.step(obs, actor_state)
-            critic_features, critic_state = self.critic_tower.step(obs, critic_state)
+            critic_features, critic_state = self.critic_tower.step(critic_obs, critic_state)
             state = torch.cat((actor_state, critic_state), dim=1)
         value = value_head.denormalize(value_head.forward(critic_features))
         params = policy_head.forward(features)
@@ -290,9 +297,12 @@ class ActorCritic(nn.Module):
             stages = self.tower.unroll(obs, states, is_first, recurrence, held)
             critic_features = stages.features
         else:
-            actor_states, critic_states = states.chunk(2, dim=2)
+            actor_states, critic_states = states.split(self._state_sizes, dim=2)
+            critic_obs = obs
+            if self._reads_apart:
+                obs, critic_obs = self.tower.read(obs), self.critic_tower.read(obs)
             stages = self.tower.unroll(obs, actor_states, is_first, recurrence, held)
-            critic_features = self.critic_tower.unroll(obs, critic_states, is_first, recurrence, held).features
+            critic_features = self.critic_tower.unroll(critic_obs, critic_states, is_first, recurrence, held).features
         # Cut after the head: the gradient of a cut is as large as its input, and parameters are smaller than features.
         params = self.policy_head.forward(stages.features)[: steps * rows]
         if self.action_mask is not None:

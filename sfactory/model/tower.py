@@ -30,7 +30,7 @@ class Stages(NamedTuple):
 
 
 class Tower(nn.Module):
-    """Encoder, core and decoder. Actor and critic share one tower, or have one each.
+    """Encoder, core and decoder. Actor and critic share one tower, or have one each over what each reads.
 
     out_size, memory_size: of features and of the core's output (without memory, of the encoder's).
     state_size: S, 0 without memory.
@@ -43,6 +43,7 @@ class Tower(nn.Module):
         decoder. Core and heads use float32, or float64 with it, which is for checking numbers.
         """
         super().__init__()
+        self._paths = tuple(path for path, _ in obs)
         self.encoder = (
             cast(Encoder, make_part("encoder", config, space_of(obs, normalized)))
             if config.encoder
@@ -65,6 +66,10 @@ class Tower(nn.Module):
         self._decodes = self._has_own_decoder or bool(self._decoders)
         # Looking up a module by its attribute costs as much as a small operation, so acting reads this tuple.
         self._stages = self.encoder, self.core
+
+    def read(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What this tower reads of ``obs``."""
+        return {path: obs[path] for path in self._paths}
 
     def step(self, obs: dict[str, Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
         """Features [B, H] float32 of obs {path: [B, ...]}, and the state [B, S] after it.

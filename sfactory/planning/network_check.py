@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
@@ -45,10 +46,14 @@ def checked_model(spec: EnvSpec, config: ModelConfig) -> ActorCritic:
     """The model with its parts of the user's own, on the CPU. Raises ConfigError, which shows the form of a part."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = ActorCritic(spec, config)
-        for name in own_parts(config):
+        model, obs = ActorCritic(spec, config), _observations(spec)
+        if model.obs_normalizer is not None:
+            obs = model.obs_normalizer.forward(obs)
+        towers: list[Any] = [model.tower, model.critic_tower] if spec.reads_apart else [model.tower]
+        for tower, name in itertools.product(towers, own_parts(config)):
             try:
-                _check(_part(name, model, spec), spec.num_agents > 1)
+                read = tower.read(obs) if spec.reads_apart else obs
+                _check(_part(name, tower, read, spec), spec.num_agents > 1)
                 copy.deepcopy(model)  # as for acting
             except _Problem as problem:
                 raise refusal(name, config, str(problem)) from None
@@ -62,10 +67,8 @@ def checked_model(spec: EnvSpec, config: ModelConfig) -> ActorCritic:
     return model
 
 
-def _part(name: str, model: ActorCritic, spec: EnvSpec) -> _Part:
-    tower, obs = cast(Any, model.tower), _observations(spec)
-    if model.obs_normalizer is not None:
-        obs = model.obs_normalizer.forward(obs)
+def _part(name: str, tower: Any, obs: dict[str, Tensor], spec: EnvSpec) -> _Part:
+    """``obs``: what ``tower`` reads in all steps."""
     module = getattr(tower, name)
     none = torch.zeros(_ROWS, 0)
 

@@ -204,7 +204,7 @@ def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None) 
     learning = _learner_bytes(config, spec, update_bytes) if device == "cpu" else 0
     planned = _planned_bytes(spec, layout, weight_bytes, config.learner.replay_slots)
     require_memory(planned, learning, _process_bytes(config, layout, weight_bytes, device))
-    reading = [describe(path, leaf, model.normalizes(path)) for path, leaf in spec.obs]
+    reading = [describe(path, leaf, model.normalizes(path), spec.reads_apart) for path, leaf in spec.obs]
     reading.append(f"the network has {sum(weight.numel() for weight in model.parameters()):,} parameters")
     return Plan(spec, layout, device, cores, weight_bytes, why, weight_shapes=weight_shapes, reading=tuple(reading))
 

@@ -14,7 +14,7 @@ from sfactory.benchmark.benchmark import Benchmark, BenchmarkResult
 from sfactory.clock import now
 from sfactory.config.flags import assigned
 from sfactory.config.population_rules import learning_policies
-from sfactory.config.resolve import AUTOTUNE, CONFIG_FILE, Resolved, fitted_to_agents
+from sfactory.config.resolve import AUTOTUNE, CONFIG_FILE, Resolved, fitted_to_agents, with_critic_group
 from sfactory.config.saved_config import write_config
 from sfactory.config.schema import Config
 from sfactory.config.task_defaults import depends_on_step_time, wants_task_defaults, with_task_defaults
@@ -144,7 +144,9 @@ class Session:
         if factory.info_action_mask == "auto":
             found = "on" if probed.info_action_mask else "off"
             self._resolved = self._resolved.replaced({"info_action_mask": found}, "env")
-            config = self._config
+        has_groups = probed.spec.for_model(config.model).has_critic_group
+        self._resolved = with_critic_group(self._resolved, has_groups)
+        config = self._config
         if wants_task_defaults(self._resolved):
             kind = probed.spec.for_model(config.model).kind
             on_gpu = choose_device(config.run.device) != "cpu"

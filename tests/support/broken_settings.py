@@ -103,6 +103,8 @@ BROKEN: list[Row] = [
     *(("model", {"model": OWN, part: OWN, "use_rnn": True}) for part in ("encoder", "core", "decoder")),
     ("model", {"model": OWN, "actor_critic_share_weights": False}),
     ("model", {"model": OWN, **CPC}),
+    *((keys, {keys: ("state",)}) for keys in ("critic_obs_keys", "actor_obs_keys")),
+    *((keys, {keys: ("state",), "model": OWN}) for keys in ("critic_obs_keys", "actor_obs_keys")),
     ("core", {"core": OWN}),
     ("encoder_mlp_layers", {"encoder": OWN, "encoder_mlp_layers": (8,)}),
     ("encoder_conv_architecture", {"encoder": OWN, "encoder_conv_architecture": "resnet_impala"}),

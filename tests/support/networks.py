@@ -82,6 +82,19 @@ class Attention(nn.Module):
         return F.scaled_dot_product_attention(query, key, value).mean(1)
 
 
+class AllKeys(nn.Module):
+    """Reads all numbers that it is given."""
+
+    def __init__(self, observation_space: spaces.Dict) -> None:
+        super().__init__()
+        self.out_size = spaces.flatdim(observation_space)
+        self.linear = nn.Linear(self.out_size, self.out_size)
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        numbers = [leaf.flatten(1).float() for path, leaf in obs.items() if path != "action_mask"]
+        return torch.tanh(self.linear(torch.cat(numbers, dim=1)))
+
+
 class LeakyCore(nn.Module):
     """A memory that decays: s' = a s + W x."""
 
@@ -103,6 +116,13 @@ class LeakyCore(nn.Module):
             state = after if held is None else torch.where(held[t].unsqueeze(-1), state, after)
             outputs.append(output)
         return torch.stack(outputs), state
+
+
+class AsWide(LeakyCore):
+    """As wide as its input."""
+
+    def __init__(self, in_size: int) -> None:
+        super().__init__(in_size, in_size)
 
 
 class Forgetful(LeakyCore):

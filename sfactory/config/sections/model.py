@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from sfactory.config.field import flag
 
+AUTO = ("auto",)  # of critic_obs_keys: to be found out from the env
 BY_RANK = ("by_rank",)  # what runs did before --obs_layout existed: all arrays of three dimensions are images
 # Parts of a policy. normalizer: of observations; policy and value: the heads; model: all of a model of the user's own.
 PARTS = ("normalizer", "encoder", "core", "decoder", "policy", "value", "model")
@@ -50,6 +51,12 @@ class ModelConfig:
         False, "divide the weights of each layer of MLP encoders and decoders by their largest singular value"
     )
     actor_critic_share_weights: bool = flag(True, "one network for actor and critic; False builds two")
+    critic_obs_keys: tuple[str, ...] = flag(
+        AUTO,
+        "observations that the critic alone reads, by key, so that the policy acts without them (docs/own_agent.md); "
+        "auto: the group critic of an env whose observations have the groups policy and critic",
+    )
+    actor_obs_keys: tuple[str, ...] = flag((), "observations that the actor alone reads, by key")
     adaptive_stddev: bool = flag(True, "Box actions: the standard deviation depends on the state")
     initial_stddev: float = flag(1.0, "Box actions: initial standard deviation", gt=0)
     normalize_actions: bool = flag(
@@ -97,3 +104,8 @@ class ModelConfig:
     obs_embedding_size: int = flag(32, "numbers per element of a (Multi)Discrete observation with many values", ge=1)
     obs_subtract_mean: float = flag(0.0, "observations that are not normalised are (obs - this) / obs_scale")
     obs_scale: float = flag(1.0, "observations that are not normalised are (obs - obs_subtract_mean) / this", gt=0)
+
+    @property
+    def critic_only(self) -> tuple[str, ...]:
+        """``critic_obs_keys``; none while they are to be found out."""
+        return () if self.critic_obs_keys == AUTO else self.critic_obs_keys

@@ -13,7 +13,7 @@ import yaml
 from sfactory.config.argv import scan, words_of
 from sfactory.config.enjoy import read_enjoy_line
 from sfactory.config.flags import all_flags, values_of
-from sfactory.config.resolve import Resolved
+from sfactory.config.resolve import Resolved, fitted_to_agents, with_critic_group
 from sfactory.config.saved_config import write_config
 from sfactory.errors import ConfigError
 from tests.support.command_line import PLAIN_ENV, read, refused
@@ -246,6 +246,9 @@ def test_a_benchmark_and_a_restarted_run_take_over_nothing(more: str) -> None:
         (["--rollout=48", "--task_defaults=False"], {"batch_size": 1008}),
         (["--worker_num_splits=3"], {"num_envs_per_worker": 3}),
         (["--num_envs_per_worker=3"], {"worker_num_splits": 1}),
+        (["--critic_obs_keys", "state"], {"actor_critic_share_weights": False}),
+        (["--actor_obs_keys", "noisy"], {"actor_critic_share_weights": False}),
+        (["--critic_obs_keys="], {"actor_critic_share_weights": True}),
         (["--async_rl=False", "--num_workers=3"], {"batch_size": 960}),  # 5 rounds of 3 x 2 envs x 32 steps
         (
             ["--env=CartPole-v1", "--rollout=48", "--worker_num_splits=3"],
@@ -261,6 +264,33 @@ def test_sizes_that_were_not_typed_fit_those_that_were(argv: list[str], fitted: 
     assert {"command line"}.isdisjoint(resolved.sources[name] for name in fitted)
     again = read("--experiment=old", "--rollout=50")
     assert again.config.learner.batch_size % 50 == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "has_groups", "keys", "shares"),
+    [
+        ([], True, ("critic",), False),
+        ([], False, (), True),
+        (["--critic_obs_keys=", "--use_rnn"], True, (), True),
+        (["--critic_obs_keys=state"], True, ("state",), False),
+        (["--actor_critic_share_weights=True"], True, (), True),
+        (["--actor_critic_share_weights=False"], True, ("critic",), False),
+        (["--actor_critic_share_weights=False"], False, (), False),
+        (["--model=my_networks:Own"], True, (), True),
+        (["--critic_obs_keys=auto", "--actor_critic_share_weights=True"], True, ("critic",), False),  # as in a file
+    ],
+)
+def test_the_group_critic_is_the_critics_unless_something_else_was_typed(
+    argv: list[str], has_groups: bool, keys: tuple[str, ...], shares: bool
+) -> None:
+    resolved = fitted_to_agents(with_critic_group(read(PLAIN_ENV, *argv), has_groups), agents=1)
+
+    model = resolved.config.model
+    assert (model.critic_obs_keys, model.actor_critic_share_weights) == (keys, shares)
+    RUN_DIR.mkdir(parents=True)
+    write_config(RUN_DIR, resolved.config, resolved.sources)
+    again = read("--experiment=old", "--trust_run_dir=True").config.model
+    assert (again.critic_obs_keys, again.actor_critic_share_weights) == (keys, shares)
 
 
 def test_sizes_that_were_typed_and_do_not_fit_are_refused() -> None:
