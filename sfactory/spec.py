@@ -22,6 +22,7 @@ from sfactory.tensor_spec import TensorSpec as TensorSpec
 
 OBS_KEY = "obs"
 ACTION_KEY = "action"
+LAST_ACTION, LAST_REWARD = "last_action", "last_reward"
 
 _HUGE = 1e30  # bounds beyond stand for infinity
 _MOST_CHOICES = 4096  # of one dimension of a Box of integers
@@ -146,11 +147,23 @@ class EnvSpec:
         if all(leaf.is_mask for _, leaf in obs):
             raise EnvError("there is no observation beside the action mask")
         obs = _with_readers(obs, paths, config)
+        for path, leaf in self._core_inputs(config):
+            if path in paths:
+                raise EnvError(f"--core_inputs: the env has an observation {path!r} of its own: rename it")
+            obs = (*obs, (path, leaf))
         if not config.normalize_actions:
             return dataclasses.replace(self, obs=obs)
         squashed = config.continuous_distribution == "squashed"
         heads = (head.normalized(squashed) if isinstance(head, BoxHead) else head for head in self.actions)
         return dataclasses.replace(self, obs=obs, actions=tuple(heads))
+
+    def _core_inputs(self, config: ModelConfig) -> Iterator[tuple[str, TensorSpec]]:
+        """The observations that actors make of actions and rewards, see PreviousSteps."""
+        if "action" in config.core_inputs:
+            width = sum(head.n if isinstance(head, DiscreteHead) else head.size for head in self.actions)
+            yield LAST_ACTION, TensorSpec((width,), "float32", layout="last_action")
+        if "reward" in config.core_inputs:
+            yield LAST_REWARD, TensorSpec((1,), "float32", layout="last_reward")
 
     def plain(self) -> dict[str, Any]:
         """The spec as dicts, tuples, numbers and text, which checkpoints and JSON can hold."""
@@ -181,7 +194,8 @@ class EnvSpec:
             return "images"
         if any(isinstance(head, BoxHead) for head in self.actions):
             return "continuous"
-        return "table" if all(tensor.categorical for _, tensor in self.obs if not tensor.is_mask) else "vector"
+        seen = [tensor for _, tensor in self.obs if not (tensor.is_mask or tensor.is_core_input)]
+        return "table" if all(tensor.categorical for tensor in seen) else "vector"
 
     @property
     def masks(self) -> ObsSpec:

@@ -16,7 +16,11 @@ import numpy.typing as npt
 from sfactory.config.schema import BY_RANK, ModelConfig
 from sfactory.errors import EnvError
 
-Layout = Literal["flat", "choices", "mask", "hw", "hwc", "chw", "thwc", "tchw"]
+Layout = Literal[
+    "flat", "choices", "mask", "entities", "hw", "hwc", "chw", "thwc", "tchw", "present", "last_action", "last_reward"
+]
+# present: which entities of another observation there are. The others are for --core_inputs.
+_NOT_CHOSEN = ("present", "last_action", "last_reward")
 Reader = Literal["actor", "critic"]
 
 MASK_KEY = "action_mask"  # an observation of this name is the action mask
@@ -88,6 +92,16 @@ class TensorSpec:
         return self.layout == "mask"
 
     @property
+    def is_number(self) -> bool:
+        """Whether it is read as amounts, which may be normalized."""
+        return self.layout not in ("choices", "mask", "present", "last_action")
+
+    @property
+    def is_core_input(self) -> bool:
+        """Whether the core reads it, and not the encoder."""
+        return self.layout in ("last_action", "last_reward")
+
+    @property
     def image_shape(self) -> ImageShape:
         """Size of the image that is read; the images of a stack are channels."""
         return _image_shape(self.shape, self.layout)
@@ -120,10 +134,35 @@ def with_layouts(obs: ObsSpec, config: ModelConfig) -> ObsSpec:
         given = _given(config.obs_layout, [path for path, _ in obs])
     for path, layout in given.items():
         _require_fit(path, dict(obs)[path], layout)
+    masks = _entity_masks(dict(obs), given)
     return tuple(
-        (path, dataclasses.replace(spec, layout=given.get(path) or _default_layout(path, spec, config)))
+        (
+            path,
+            dataclasses.replace(spec, layout=masks.get(path) or given.get(path) or _default_layout(path, spec, config)),
+        )
         for path, spec in obs
     )
+
+
+def presence_of(path: str) -> str:
+    """The path of the observation that says which of the entities ``path`` there are."""
+    return f"{path}_mask"
+
+
+def _entity_masks(specs: dict[str, TensorSpec], given: dict[str, Layout]) -> dict[str, Layout]:
+    """Layouts by path of the masks of entities. Raises EnvError for one that does not fit."""
+    masks: dict[str, Layout] = {}
+    for path in [path for path, layout in given.items() if layout == "entities"]:
+        mask, entities = presence_of(path), specs[path].shape[0]
+        if mask not in specs:
+            continue
+        if specs[mask].shape != (entities,) or mask in given:
+            raise EnvError(
+                f"--obs_layout={path}=entities: observation {mask!r} says which of the {entities} entities there are; "
+                f"it must have the shape ({entities},), and no layout of its own: rename it in the env if it is another"
+            )
+        masks[mask] = "present"
+    return masks
 
 
 def _image_shape(shape: tuple[int, ...], layout: Layout) -> ImageShape:
@@ -164,8 +203,8 @@ def _given(entries: tuple[str, ...], paths: list[str]) -> dict[str, Layout]:
             path = paths[0]
         if path not in paths:
             raise EnvError(f"--obs_layout={entry}: write KEY=LAYOUT with one of the keys {', '.join(paths)}")
-        if name not in get_args(Layout):
-            raise EnvError(f"--obs_layout={entry}: {name!r} is none of {', '.join(get_args(Layout))}")
+        if name not in (known := [layout for layout in get_args(Layout) if layout not in _NOT_CHOSEN]):
+            raise EnvError(f"--obs_layout={entry}: {name!r} is none of {', '.join(known)}")
         layouts[path] = cast(Layout, name)
     return layouts
 
@@ -174,8 +213,9 @@ def _require_fit(path: str, spec: TensorSpec, layout: Layout) -> None:
     where = f"--obs_layout={path}={layout}: observation {path!r} of shape {spec.shape} and dtype {spec.dtype}"
     if layout == "choices" and not spec.sizes:
         raise EnvError(f"{where} has no finite number of values: its space must be integer with finite bounds")
-    if layout in _IMAGES and len(spec.shape) != len(layout):
-        raise EnvError(f"{where} has {len(spec.shape)} dimensions, and this layout needs {len(layout)}")
+    needed = len(layout) if layout in _IMAGES else 2 if layout == "entities" else len(spec.shape)
+    if len(spec.shape) != needed:
+        raise EnvError(f"{where} has {len(spec.shape)} dimensions, and this layout needs {needed}")
 
 
 def describe(path: str, spec: TensorSpec, normalized: bool, apart: bool = False) -> str:
@@ -183,10 +223,14 @@ def describe(path: str, spec: TensorSpec, normalized: bool, apart: bool = False)
     text = f"observation {path!r} ({spec.dtype}, shape {spec.shape}) is read"
     if spec.is_mask:
         return f"{text} as the mask of legal actions, over {' + '.join(map(str, spec.heads))} choices"
+    if spec.layout == "present":
+        return f"{text} as the mask of entities"
     reader = f"the {spec.sole_reader} alone" if spec.sole_reader else "actor and critic"
     text += f" by {reader} as" if apart else " as"
     how = "normalized" if normalized else "not normalized"
     elements = math.prod(spec.shape)
+    if spec.layout == "entities":
+        return f"{text} a set of up to {spec.shape[0]} entities of {spec.shape[1]} numbers each, {how}"
     if spec.is_choice:
         few, many = min(spec.sizes), max(spec.sizes)
         values = f"{few} values" if few == many else f"{few} to {many} values"
@@ -200,4 +244,4 @@ def describe(path: str, spec: TensorSpec, normalized: bool, apart: bool = False)
             f"{text}; the network costs about {times:.0f} times as much as over 84x84, which a wrapper in the env "
             "can resize it to: gymnasium.wrappers.ResizeObservation"
         )
-    return f"{text} {elements} numbers, {how}"
+    return f"{text} {elements} numbers{' for the core' if spec.is_core_input else ''}, {how}"

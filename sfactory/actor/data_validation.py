@@ -48,7 +48,9 @@ class DataValidator:
         self._finite = np.empty(size, bool)
         # Only floats can be NaN or infinite.
         self._real = [
-            (key, np.empty((size, *tensor.shape), bool)) for key, tensor in spec.obs if tensor.dtype.startswith("float")
+            (key, np.empty((size, *tensor.shape), bool))
+            for key, tensor in spec.obs
+            if tensor.dtype.startswith("float") and not tensor.is_core_input
         ]
         self._choices = [(key, *limits) for key, tensor in spec.obs if (limits := tensor.limits) is not None]
         self._masks = [] if spec.agents else [(key, first_choices(mask)) for key, mask in spec.masks if mask.heads]

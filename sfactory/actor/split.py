@@ -14,6 +14,7 @@ from sfactory.actor.env_batch import BaseBatch, BeforeEach, EnvBatch
 from sfactory.actor.env_restarts import FaultHandling
 from sfactory.actor.episode_stats import EpisodeTracker
 from sfactory.actor.policy_assignment import PolicyAssignment
+from sfactory.actor.previous_steps import PreviousSteps
 from sfactory.actor.vector_batch import VectorEnvBatch
 from sfactory.env.actions import action_reader, block_reader
 from sfactory.env.conversion import BlockWriter, ObsWriter, Rows
@@ -66,6 +67,7 @@ class Split:
         self.before_slot: list[Callable[[], None]] = []
         self.phase = self.t = self.agent_steps = 0
         self._writer, self._read_actions, self._rollout = writer, read_actions, rollout
+        self._previous = PreviousSteps.of(spec, batch.size)
         self._first = list(range(batch.size))  # rows that show the first observation of an episode
         self._slot: Slot | None = None
 
@@ -141,6 +143,9 @@ class Split:
         if self.assignment is not None:
             self.assignment.begin_episodes(resumed)
             self.assignment.begin(slot, self.batch.absent)
+        if self._previous is not None:
+            self._previous.begin_episodes(resumed)
+            self._previous.write(row_of(slot, 0))
         slot.terminated.fill(False)
         slot.truncated.fill(False)
         slot.valid.fill(True)
@@ -157,7 +162,11 @@ class Split:
         self._validator.check_actions(slot, t, actions)
         self.batch.step(self._read_actions(actions))
         self.phase ^= 1
-        rewards = self._validator.record(self.batch, slot.reward[t], row_of(slot, t + 1))
+        after = row_of(slot, t + 1)
+        rewards = self._validator.record(self.batch, slot.reward[t], after)
+        if self._previous is not None:
+            self._previous.record(actions, rewards, self.batch.idle, self.batch.first)
+            self._previous.write(after)
         env_steps = self._record(slot, t, rewards)
         self.t = t + 1
         if self.assignment is not None:

@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
-from sfactory.config.sections.model import AUTO, BY_RANK, PARTS, ModelConfig
+from sfactory.config.sections.model import AUTO, BY_RANK, CORE_INPUTS, PARTS, ModelConfig
 from sfactory.config.sections.population import PopulationConfig
 from sfactory.config.sections.run import (
     BenchmarkConfig,
@@ -27,6 +27,7 @@ from sfactory.config.sections.training import AlgoConfig, LearnerConfig, OptimCo
 __all__ = [
     "AUTO",
     "BY_RANK",
+    "CORE_INPUTS",
     "PARTS",
     "AlgoConfig",
     "BenchmarkConfig",

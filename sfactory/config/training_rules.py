@@ -14,11 +14,12 @@ from sfactory.config.rule import (
     excludes,
     idle_unless,
     is_default,
+    multiple_of,
     needs,
     refuse,
     refused_where_collection_waits,
 )
-from sfactory.config.schema import AUTO, PARTS, Config
+from sfactory.config.schema import AUTO, CORE_INPUTS, PARTS, Config
 from sfactory.config.trust import NETWORKS
 from sfactory.packages import install_command
 
@@ -160,8 +161,21 @@ def _two_networks(name: str) -> Rule:
     return Rule((name, "model", "actor_critic_share_weights"), find)
 
 
+def _only(flag: str, section: str, words: tuple[str, ...], what: str) -> Rule:
+    """A rule that a list with other words breaks."""
+
+    def find(config: Config) -> str | None:
+        unknown = [word for word in getattr(getattr(config, section), flag) if word not in words]
+        return f"{unknown[0]!r} is no {what}: there are {', '.join(words)}" if unknown else None
+
+    return Rule((flag,), find)
+
+
 _PARTS = ("encoder", "core", "decoder")
-_OF_ENCODER = ("encoder_mlp_layers", "encoder_conv_architecture", "encoder_conv_mlp_layers", "one_hot_max")
+_OF_ENCODER = (
+    *("encoder_mlp_layers", "encoder_per_key", "encoder_conv_architecture", "encoder_conv_mlp_layers"),
+    *("encoder_entity_size", "encoder_entity_heads", "encoder_entity_layers", "one_hot_max"),
+)
 _OF_CORE = ("rnn_type", "rnn_size", "rnn_num_layers")
 
 NETWORK_RULES = (
@@ -179,6 +193,11 @@ NETWORK_RULES = (
     ),
     _two_networks("critic_obs_keys"),
     _two_networks("actor_obs_keys"),
+    _only("core_inputs", "model", CORE_INPUTS, "input of a core"),
+    needs("core_inputs", "use_rnn", "they are inputs of the policy's memory"),
+    excludes("core_inputs", "model", "a whole model has no core"),
+    excludes("use_layer_norm", "use_spectral_norm", "the layers would be normalized twice"),
+    multiple_of("encoder_entity_size", "encoder_entity_heads"),
     *(_built_in(name, "encoder") for name in _OF_ENCODER),
     *(_built_in(name, "core") for name in _OF_CORE),
     _built_in("decoder_mlp_layers", "decoder"),
@@ -252,17 +271,9 @@ def _missing_package(config: Config) -> str | None:
     return f"needs the package {_EXTRA_MODULE}, which is not installed; run: {install_command('optimizers')}"
 
 
-def _unknown_parts(flag: str, section: str) -> Rule:
-    def find(config: Config) -> str | None:
-        unknown = [part for part in getattr(getattr(config, section), flag) if part not in PARTS]
-        return f"{unknown[0]!r} is no part of a policy: there are {', '.join(PARTS)}" if unknown else None
-
-    return Rule((flag,), find)
-
-
 OPTIMIZER_RULES = (
-    _unknown_parts("freeze", "optim"),
-    _unknown_parts("init_parts", "checkpoint"),
+    _only("freeze", "optim", PARTS, "part of a policy"),
+    _only("init_parts", "checkpoint", PARTS, "part of a policy"),
     *idle_unless(("freeze_until",), "freeze", value="encoder"),
     *idle_unless(("init_parts",), "init_from", value="RUN"),
     Rule(("lr_schedule",), _rate_schedule),

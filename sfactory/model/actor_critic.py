@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from sfactory.config.schema import ModelConfig
 from sfactory.model.action_mask import ActionMask
 from sfactory.model.distributions import ActionDistribution, Actions, num_params
-from sfactory.model.encoders import initialize
-from sfactory.model.layers import SpectralLinear
+from sfactory.model.layers import SpectralLinear, initialize
 from sfactory.model.normalizer import ObsNormalizer, RunningNormalizer
 from sfactory.model.tower import Tower, WholeModel
 from sfactory.spec import ActionHead, BoxHead, DiscreteHead, EnvSpec
@@ -193,7 +192,7 @@ class ActorCritic(nn.Module):
         keys = config.normalize_input_keys or None
         # Those of the critic alone come last, so that the actor's have the same names without them.
         ordered = sorted(spec.obs, key=lambda leaf: leaf[1].sole_reader == "critic")
-        numbers = tuple((path, leaf) for path, leaf in ordered if not (leaf.is_choice or leaf.is_mask))
+        numbers = tuple((path, leaf) for path, leaf in ordered if leaf.is_number)
         self.obs_normalizer = ObsNormalizer(numbers, keys) if config.normalize_input else None
         normalized = frozenset(() if self.obs_normalizer is None else self.obs_normalizer.keys)
         self.noise: torch.Generator | None = None  # draws actions in ``act``; None: torch's global one

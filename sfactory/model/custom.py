@@ -126,12 +126,16 @@ def _keywords(part: str, config: ModelConfig) -> dict[str, Any]:
 
 
 def space_of(obs: ObsSpec, normalized: Collection[str]) -> spaces.Space[Any]:
-    """The space of observations as networks see them: of one leaf, or a Dict by path. Action masks are left out.
+    """The space of observations as networks see them: of one leaf, or a Dict by path. Action masks, and what
+    the core reads, are left out.
 
     normalized: paths of the leaves that come normalized, as float32.
     """
-    plain = {path: TensorSpec(leaf.shape, "float32") if path in normalized else leaf for path, leaf in obs}
-    leaves = {path: _leaf_space(leaf) for path, leaf in plain.items() if not leaf.is_mask}
+    plain = {
+        path: TensorSpec(leaf.shape, "float32", layout=leaf.layout) if path in normalized else leaf
+        for path, leaf in obs
+    }
+    leaves = {path: _leaf_space(leaf) for path, leaf in plain.items() if not (leaf.is_mask or leaf.is_core_input)}
     return leaves[OBS_KEY] if list(leaves) == [OBS_KEY] else spaces.Dict(leaves)
 
 

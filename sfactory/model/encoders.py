@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import accumulate, chain, pairwise
-from typing import Literal
+from itertools import accumulate, chain
 
 import torch
 import torch.nn.functional as F
@@ -16,11 +15,10 @@ from torch import Tensor, nn
 
 from sfactory.config.schema import ModelConfig
 from sfactory.errors import EnvError
-from sfactory.model.layers import ACTIVATIONS, GAINS, SpectralLinear
-from sfactory.model.precision import Conv2d, Linear, wide
+from sfactory.model.entities import EntityEncoder
+from sfactory.model.layers import ACTIVATIONS, GAINS, initialize, linear_layers
+from sfactory.model.precision import Conv2d, wide
 from sfactory.tensor_spec import PLAIN_STACKS, Layout, ObsSpec, TensorSpec, least_image_size
-
-Initialization = Literal["orthogonal", "xavier_uniform", "torch_default"]
 
 
 class ChoiceEncoder(nn.Module):
@@ -129,34 +127,6 @@ class MLPEncoder(nn.Module):
         return leaf if leaf.dim() == 2 else leaf.reshape(leaf.shape[0], size)
 
 
-def linear_layers(
-    sizes: Sequence[int], config: ModelConfig, dtype: torch.dtype = torch.float32, gains: Sequence[float] = ()
-) -> tuple[Linear, ...]:
-    """A layer from each of ``sizes`` to the next, initialized for the activation, and for ``gains`` of its inputs."""
-    kind = SpectralLinear if config.use_spectral_norm else Linear
-    layers = tuple(kind(*pair, dtype) for pair in pairwise(sizes))
-    for layer in layers:
-        initialize(layer, config.policy_initialization, config.policy_init_gain * GAINS[config.nonlinearity])
-        if gains:
-            layer.weight.data *= torch.tensor(gains)
-        if isinstance(layer, SpectralLinear):
-            layer.settle()
-    return layers
-
-
-def initialize(layer: nn.Linear | nn.Conv2d, how: Initialization, gain: float) -> None:
-    """Draw orthogonal (Saxe et al. 2014) or uniform (Glorot and Bengio 2010) weights of that gain; set biases to 0.
-
-    ``torch_default`` changes nothing. A convolution counts as the linear map from an input patch to output channels.
-    """
-    if how == "torch_default":
-        return
-    init = nn.init.orthogonal_ if how == "orthogonal" else nn.init.xavier_uniform_
-    init(layer.weight, gain)
-    if layer.bias is not None:
-        nn.init.zeros_(layer.bias)
-
-
 _RESIDUAL_CHANNELS = (16, 32, 32)
 _BLOCKS_PER_STAGE = 2
 
@@ -227,7 +197,12 @@ class ResidualStage(nn.Module):
 
 
 class ResidualStack(nn.Module):
-    """The deep network of Espeholt et al. 2018 (IMPALA, figure 3) without its memory. Takes images of any size."""
+    """The deep network of Espeholt et al. 2018 (IMPALA, figure 3) without its memory. Takes images of any size.
+
+    resnet_impoola: each channel of the last images is averaged over all places, so that the linear layer after it is as
+    small for large images as for small ones. Source: Trumpp et al. 2025, "Impoola: The power of average pooling for
+    image-based deep reinforcement learning".
+    """
 
     def __init__(self, shape: tuple[int, int, int], config: ModelConfig, dtype: torch.dtype) -> None:
         super().__init__()
@@ -238,14 +213,16 @@ class ResidualStack(nn.Module):
             stages.append(ResidualStage(channels, out_channels, config, dtype))
             channels, height, width = out_channels, (height + 1) // 2, (width + 1) // 2
         self.stages = nn.ModuleList(stages)
-        self.out_size = channels * height * width
+        self._pools = config.encoder_conv_architecture == "resnet_impoola"
+        self.out_size = channels if self._pools else channels * height * width
 
     def forward(self, x: Tensor, factor: float) -> Tensor:
-        """As PlainStack.forward."""
+        """As PlainStack.forward; [B, C'] if it pools."""
         for stage in self.stages:
             x = stage(x, factor)
             factor = 1.0
-        return self._activation(x)
+        x = self._activation(x)
+        return x.mean((2, 3)) if self._pools else x
 
 
 class ConvEncoder(nn.Module):
@@ -272,7 +249,7 @@ class ConvEncoder(nn.Module):
                 "--encoder_conv_architecture=resnet_impala, which takes images of any size, or "
                 f"--obs_layout={path}=flat"
             )
-        stack = ResidualStack if architecture == "resnet_impala" else PlainStack
+        stack = PlainStack if architecture in PLAIN_STACKS else ResidualStack
         self.stack = stack(shape, config, dtype)
         sizes = [self.stack.out_size, *config.encoder_conv_mlp_layers]
         self._linears = linear_layers(sizes, config, dtype)
@@ -313,7 +290,7 @@ def _conv(size: tuple[int, int, int, int, int], config: ModelConfig, gain: float
 class MultiEncoder(nn.Module):
     """Several encoders; their features side by side."""
 
-    def __init__(self, parts: Sequence[ConvEncoder | MLPEncoder]) -> None:
+    def __init__(self, parts: Sequence[ConvEncoder | EntityEncoder | MLPEncoder]) -> None:
         super().__init__()
         self._parts = tuple(parts)
         self.parts = nn.ModuleList(parts)
@@ -324,20 +301,25 @@ class MultiEncoder(nn.Module):
         return torch.cat([part.forward(obs) for part in self._parts], dim=1)
 
 
-Encoder = MLPEncoder | ConvEncoder | MultiEncoder
+Encoder = MLPEncoder | ConvEncoder | EntityEncoder | MultiEncoder
 
 
 def make_encoder(
     obs: ObsSpec, config: ModelConfig, normalized: frozenset[str] = frozenset(), dtype: torch.dtype = torch.float32
 ) -> Encoder:
-    """A ConvEncoder for each image, then one MLPEncoder for all other leaves but action masks.
+    """A ConvEncoder for each image, an EntityEncoder for each set, then one MLPEncoder for all other leaves (with
+    ``encoder_per_key`` one for each) but masks and what the core reads.
 
     ``normalized``: paths of the leaves that come normalized. ``dtype``: of the computation. Raises EnvError if an image
     is too small for the convolutions.
     """
-    parts: list[ConvEncoder | MLPEncoder] = [
+    parts: list[ConvEncoder | EntityEncoder | MLPEncoder] = [
         ConvEncoder(path, spec, config, path in normalized, dtype) for path, spec in obs if spec.is_image
     ]
-    if others := tuple(leaf for leaf in obs if not (leaf[1].is_image or leaf[1].is_mask)):
-        parts.append(MLPEncoder(others, config, normalized, dtype))
+    parts += [
+        EntityEncoder(path, spec, config, path in normalized, dtype) for path, spec in obs if spec.layout == "entities"
+    ]
+    others = tuple(leaf for leaf in obs if leaf[1].layout in ("flat", "choices"))
+    groups = [(leaf,) for leaf in others] if config.encoder_per_key else [others] if others else []
+    parts += [MLPEncoder(group, config, normalized, dtype) for group in groups]
     return parts[0] if len(parts) == 1 else MultiEncoder(parts)

@@ -1,4 +1,4 @@
-"""Activation functions, and linear layers with spectral normalization.
+"""Activation functions, and linear layers: their initialization, and normalization by layer or by spectrum.
 
 Spectral normalization: Miyato et al. 2018, "Spectral normalization for generative adversarial networks", algorithm 1.
 
@@ -9,19 +9,37 @@ often, compute with the same weights at the same version. The vectors are publis
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from itertools import pairwise
+from typing import Any, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from sfactory.config.schema import ModelConfig
 from sfactory.model.precision import Linear
+
+Initialization = Literal["orthogonal", "xavier_uniform", "torch_default"]
 
 # numpy's vectorized float32 tanh runs on one thread and is about 6 times as fast as one thread of torch's.
 _NUMPY_PAYS_UP_TO_THREADS = 6
+
+
+class NormedLinear(Linear):
+    """A linear layer with layer normalization of its outputs (Ba et al. 2016, "Layer normalization")."""
+
+    def __init__(self, in_size: int, out_size: int, dtype: torch.dtype) -> None:
+        super().__init__(in_size, out_size, dtype)
+        self.gain = nn.Parameter(torch.ones(out_size))
+        self.shift = nn.Parameter(torch.zeros(out_size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """See Linear."""
+        y = super().forward(x)
+        return F.layer_norm(y, y.shape[-1:], self.gain.to(y.dtype), self.shift.to(y.dtype))
 
 
 class _NumpyTanh(torch.autograd.Function):
@@ -108,3 +126,31 @@ class SpectralLinear(Linear):
         left = F.normalize(torch.mv(self.weight, right), dim=0, eps=_SMALLEST)
         self.left.copy_(torch.where(taken, left, self.left))  # in place: published bytes are views of them
         self.right.copy_(torch.where(taken, right, self.right))
+
+
+def linear_layers(
+    sizes: Sequence[int], config: ModelConfig, dtype: torch.dtype = torch.float32, gains: Sequence[float] = ()
+) -> tuple[Linear, ...]:
+    """A layer from each of ``sizes`` to the next, initialized for the activation, and for ``gains`` of its inputs."""
+    kind = SpectralLinear if config.use_spectral_norm else NormedLinear if config.use_layer_norm else Linear
+    layers = tuple(kind(*pair, dtype) for pair in pairwise(sizes))
+    for layer in layers:
+        initialize(layer, config.policy_initialization, config.policy_init_gain * GAINS[config.nonlinearity])
+        if gains:
+            layer.weight.data *= torch.tensor(gains)
+        if isinstance(layer, SpectralLinear):
+            layer.settle()
+    return layers
+
+
+def initialize(layer: nn.Linear | nn.Conv2d, how: Initialization, gain: float) -> None:
+    """Draw orthogonal (Saxe et al. 2014) or uniform (Glorot and Bengio 2010) weights of that gain; set biases to 0.
+
+    ``torch_default`` changes nothing. A convolution counts as the linear map from an input patch to output channels.
+    """
+    if how == "torch_default":
+        return
+    init = nn.init.orthogonal_ if how == "orthogonal" else nn.init.xavier_uniform_
+    init(layer.weight, gain)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from sfactory.model.encoders import Initialization, initialize
+from sfactory.model.layers import Initialization, initialize
 
 
 class MinGruCore(nn.Module):

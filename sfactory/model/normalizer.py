@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from sfactory.spec import TensorSpec
+from sfactory.tensor_spec import TensorSpec, presence_of
 
 EPS = 1e-5  # added to the variance
 CLIP = 5.0
@@ -131,11 +131,15 @@ class UnknownKeys(ValueError):
 
 
 class ObsNormalizer(nn.Module):
-    """A RunningNormalizer for each leaf in ``keys`` (None: all); others pass unchanged. May raise UnknownKeys."""
+    """A RunningNormalizer for each leaf in ``keys`` (None: all); others pass unchanged. May raise UnknownKeys.
+
+    All entities of a set share their statistics, of those that are present (see ``present``).
+    """
 
     def __init__(self, obs: tuple[tuple[str, TensorSpec], ...], keys: Sequence[str] | None = None) -> None:
         super().__init__()
-        shapes = {path: spec.shape for path, spec in obs}
+        self._sets = frozenset(path for path, spec in obs if spec.layout == "entities")
+        shapes = {path: spec.shape[1:] if path in self._sets else spec.shape for path, spec in obs}
         unknown = [key for key in keys or () if key not in shapes]
         if unknown:
             raise UnknownKeys(f"no observation {', '.join(map(repr, unknown))} to normalize: there are {list(shapes)}")
@@ -150,9 +154,20 @@ class ObsNormalizer(nn.Module):
         for path, normalizer in self._by_key.items():
             # forward() instead of a call: calling a module costs as much as a small operation.
             normalized[path] = normalizer.forward(obs[path])
+            if path in self._sets:
+                normalized[presence_of(path)] = present(obs, path)  # which normalized numbers do not show
         return normalized
 
     def update(self, obs: dict[str, Tensor], valid: Tensor) -> None:
         """See RunningNormalizer.update."""
         for path, normalizer in self._by_key.items():
-            normalizer.update(obs[path], valid)
+            normalizer.update(obs[path], valid.unsqueeze(-1) & present(obs, path) if path in self._sets else valid)
+
+
+def present(obs: dict[str, Tensor], path: str) -> Tensor:
+    """[..., N] bool - which entities of obs[path] [..., N, F] there are.
+
+    Those of which the mask beside them is not 0; without a mask, those with a number that is not 0.
+    """
+    mask = obs.get(presence_of(path))
+    return (obs[path] != 0).any(-1) if mask is None else mask != 0

@@ -11,15 +11,17 @@ are those after the whole rollout.
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from sfactory.model.encoders import Initialization
+from sfactory.model.layers import Initialization
 from sfactory.model.rnn_kernels import LayerWeights, gru_layer, lstm_layer
 
 RnnType = Literal["gru", "lstm"]
+Inputs = Tensor | dict[str, Tensor]
 
 _GATES: dict[str, int] = {"gru": 3, "lstm": 4}
 _STATES: dict[str, int] = {"gru": 1, "lstm": 2}
@@ -31,10 +33,10 @@ class Core(Protocol):
     out_size: int
     state_size: int
 
-    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    def step(self, x: Any, state: Tensor) -> tuple[Tensor, Tensor]:
         """See RecurrentCore."""
 
-    def sequence(self, x: Tensor, state: Tensor, is_first: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def sequence(self, x: Any, state: Tensor, is_first: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """See RecurrentCore."""
 
 
@@ -126,20 +128,31 @@ class _Layer(nn.Module):
 
 
 def rollout(
-    core: Core, x: Tensor, states: Tensor, is_first: Tensor, recurrence: int, held: Tensor | None = None
+    core: Core, x: Inputs, states: Tensor, is_first: Tensor, recurrence: int, held: Tensor | None = None
 ) -> Tensor:
-    """Features [T or T+1, B, H] of x [T or T+1, B, F]. Other arguments: see ActorCritic.unroll."""
+    """Features [T or T+1, B, H] of x [T or T+1, B, ...]. Other arguments: see ActorCritic.unroll.
+
+    x is what the core takes: a tensor, or tensors by path.
+    """
     rows, steps = is_first.shape[1], states.shape[0] * recurrence
-    chunks = to_chunks(x[:steps], recurrence), states.flatten(0, 1), to_chunks(is_first[:steps], recurrence)
-    # A core of the user's own may do without the argument, where no agent is ever inactive.
+    chunks = (
+        _each(x, lambda leaf: to_chunks(leaf[:steps], recurrence)),
+        states.flatten(0, 1),
+        to_chunks(is_first[:steps], recurrence),
+    )
+    # A network of the user's own may do without the argument, where no agent is ever inactive.
     y, after = core.sequence(*chunks) if held is None else core.sequence(*chunks, to_chunks(held, recurrence))
     y = from_chunks(y, rows)
-    if len(x) == steps:
+    if len(is_first) == steps:
         return y
     with torch.no_grad():  # the value after the rollout is a bootstrap, not learned
         state = torch.where(is_first[-1].unsqueeze(-1), 0.0, after[-rows:])
-        last, _ = core.step(x[-1], state)
+        last, _ = core.step(_each(x, lambda leaf: leaf[-1]), state)
     return torch.cat((y, last.unsqueeze(0)))
+
+
+def _each(x: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
+    return {path: change(leaf) for path, leaf in x.items()} if isinstance(x, dict) else change(x)
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

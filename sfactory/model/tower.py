@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from sfactory.config.schema import ModelConfig
 from sfactory.model.custom import make_part, space_of
-from sfactory.model.encoders import Encoder, linear_layers, make_encoder
-from sfactory.model.layers import ACTIVATIONS
+from sfactory.model.encoders import Encoder, make_encoder
+from sfactory.model.layers import ACTIVATIONS, linear_layers
 from sfactory.model.min_gru import MinGruCore
 from sfactory.model.precision import wide
-from sfactory.model.rnn import Core, RecurrentCore, from_chunks, rollout, to_chunks
+from sfactory.model.rnn import Core, RecurrentCore, rollout
 from sfactory.tensor_spec import ObsSpec
 
 
@@ -32,7 +32,8 @@ class Stages(NamedTuple):
 class Tower(nn.Module):
     """Encoder, core and decoder. Actor and critic share one tower, or have one each over what each reads.
 
-    out_size, memory_size: of features and of the core's output (without memory, of the encoder's).
+    out_size, memory_size: of features and of the core's output (without memory, of the encoder's). core_in_size: of
+    the core's input.
     state_size: S, 0 without memory.
     """
 
@@ -51,8 +52,11 @@ class Tower(nn.Module):
         )
         self.core: Any = None  # a Core
         self.memory_size, self.state_size = self.encoder.out_size, 0
+        core_inputs = {path: leaf.shape[0] for path, leaf in obs if leaf.is_core_input}
+        self._core_inputs = tuple(core_inputs)
+        self.core_in_size = self.encoder.out_size + sum(core_inputs.values())
         if config.use_rnn:
-            self.core = make_core(self.encoder.out_size, config)
+            self.core = make_core(self.core_in_size, config)
             self.memory_size, self.state_size = self.core.out_size, self.core.state_size
         self._activation = ACTIVATIONS[config.nonlinearity]
         self._wide = wide(dtype)
@@ -79,7 +83,7 @@ class Tower(nn.Module):
         encoder, core = self._stages
         features = encoder.forward(obs)
         if core is not None:
-            features, state = core.step(features.to(self._wide), state)
+            features, state = core.step(self._joined(features.to(self._wide), obs), state)
         return (self._decode(features) if self._decodes else features).to(self._wide), state
 
     def unroll(
@@ -91,9 +95,14 @@ class Tower(nn.Module):
         """
         embeddings = memory = self.encoder.forward({path: leaf.flatten(0, 1) for path, leaf in obs.items()})
         if self.core is not None:
-            features = embeddings.to(self._wide).unflatten(0, (-1, is_first.shape[1]))
+            features = self._joined(embeddings.to(self._wide).unflatten(0, (-1, is_first.shape[1])), obs)
             memory = rollout(self.core, features, states, is_first, recurrence, held).flatten(0, 1)
         return Stages(embeddings, memory, self._decode(memory).to(self._wide))
+
+    def _joined(self, features: Tensor, obs: dict[str, Tensor]) -> Tensor:
+        """The inputs [..., core_in_size] of the core: features [..., E] of the encoder, and what --core_inputs adds."""
+        more = self._core_inputs
+        return torch.cat((features, *(obs[path] for path in more)), dim=-1) if more else features
 
     def _decode(self, x: Tensor) -> Tensor:
         if self._has_own_decoder:
@@ -130,26 +139,21 @@ class WholeModel(nn.Module):
         outputs, value, state = self.model(obs, state)
         return torch.cat((outputs, value.unsqueeze(-1)), dim=-1), state
 
+    def sequence(
+        self, obs: dict[str, Tensor], state: Tensor, is_first: Tensor, held: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """As RecurrentCore.sequence, for obs {path: [T, B, ...]}."""
+        more = () if held is None else (held,)
+        outputs, values, state = cast(Any, self.model).unroll(obs, state, is_first, *more)
+        return torch.cat((outputs, values.unsqueeze(-1)), dim=-1), state
+
     def unroll(
         self, obs: dict[str, Tensor], states: Tensor, is_first: Tensor, recurrence: int, held: Tensor | None = None
     ) -> Stages:
         """As Tower.unroll; all stages are the features."""
-        rows, steps = is_first.shape[1], states.shape[0] * recurrence
-        if not self.state_size:
+        if self.state_size:
+            features = rollout(self, obs, states, is_first, recurrence, held).flatten(0, 1)
+        else:
             flat = {path: leaf.flatten(0, 1) for path, leaf in obs.items()}
             features, _ = self.step(flat, states.new_zeros(is_first.numel(), 0))
-            return Stages(features, features, features)
-        chunks = {path: to_chunks(leaf[:steps], recurrence) for path, leaf in obs.items()}
-        begun = states.flatten(0, 1), to_chunks(is_first[:steps], recurrence)
-        unroll = cast(Any, self.model).unroll
-        outputs, values, after = (
-            unroll(chunks, *begun) if held is None else unroll(chunks, *begun, to_chunks(held, recurrence))
-        )
-        features = from_chunks(torch.cat((outputs, values.unsqueeze(-1)), dim=-1), rows)
-        if len(is_first) > steps:
-            with torch.no_grad():  # the value after the rollout is a bootstrap, not learned
-                state = torch.where(is_first[-1].unsqueeze(-1), 0.0, after[-rows:])
-                last, _ = self.step({path: leaf[-1] for path, leaf in obs.items()}, state)
-            features = torch.cat((features, last.unsqueeze(0)))
-        features = features.flatten(0, 1)
         return Stages(features, features, features)

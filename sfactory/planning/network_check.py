@@ -86,7 +86,7 @@ def _part(name: str, tower: Any, obs: dict[str, Tensor], spec: EnvSpec) -> _Part
 
         step = lambda t, rows, state: tower.step(row(t, rows), state)  # noqa: E731
         return _Part(module, size, tower.state_size, step, unroll_model if tower.state_size else None)
-    inputs = torch.randn(_STEPS, _ROWS, tower.encoder.out_size if name == "core" else tower.memory_size)
+    inputs = torch.randn(_STEPS, _ROWS, tower.core_in_size if name == "core" else tower.memory_size)
     if name == "decoder":
         return _Part(module, module.out_size, 0, lambda t, rows, _: (module(inputs[t, rows]), none), None)
 

@@ -16,6 +16,7 @@ import torch
 from sfactory.actor.episode_stats import ExtraStatsTracker
 from sfactory.actor.multi_agent_batch import AgentActivity
 from sfactory.actor.multi_agent_split import team_stats
+from sfactory.actor.previous_steps import PreviousSteps
 from sfactory.env.actions import action_reader
 from sfactory.env.conversion import ObsWriter
 from sfactory.env.multi_agent import AgentsEnv, AgentsStep, Change, blank
@@ -121,6 +122,8 @@ class Player:
         self._blank = blank(env.observation_space)
         self._activity = AgentActivity(size)
         self._state = policy.fresh_state(size)
+        self._previous = PreviousSteps.of(spec, size)
+        self._acted: dict[str, np.ndarray[Any, Any]] = {}
         self._extras = ExtraStatsTracker()
 
     def episodes(self, count: int, max_steps: int, seed: int) -> Iterator[Episode]:
@@ -148,11 +151,13 @@ class Player:
             return None
         observations = self._reset(number, seed)
         self._state = self._policy.fresh_state(self._spec.num_agents)
+        if self._previous is not None:
+            self._previous.begin_episodes(range(self._spec.num_agents))
         self._show(self._env)
         returns = [0.0] * self._spec.num_agents
         infos: list[Any] = []
         for step in range(1, max_steps + 1):
-            actions = self._act(observations)
+            actions, idle, before = self._act(observations), self._activity.inactive, returns
             for _ in range(self._repeat):
                 observations, rewards, change = self._step(actions, number, step)
                 self._show(self._env)
@@ -164,6 +169,8 @@ class Player:
                 if stops.over:
                     team = team_stats(self._spec.agents, returns) if self._spec.agents else {}
                     return Episode(sum(returns) / len(returns), step, {**team, **self._stats(infos)})
+            if self._previous is not None:
+                self._previous.record(self._acted, np.subtract(returns, before), idle, ())
         return None
 
     def _act(self, observations: Sequence[Any]) -> list[Any]:
@@ -172,6 +179,8 @@ class Player:
         self._activity.end_showing(of_sleeping=True)
         shown = [self._blank if agent in absent else obs for agent, obs in enumerate(observations)]
         self._writer.write(shown, self._rows)
+        if self._previous is not None:
+            self._previous.write(self._rows)
         with OwnTorchState(), torch.inference_mode():
             acted = self._policy.act(self._obs, self._state, self._deterministic)
             if absent:
@@ -179,7 +188,8 @@ class Player:
                 self._state = torch.where(sees, acted.state, self._state)
             else:
                 self._state = acted.state
-        return list(self._read_actions({key: action.numpy() for key, action in acted.actions.items()}))
+        self._acted = {key: action.numpy() for key, action in acted.actions.items()}
+        return list(self._read_actions(self._acted))
 
     def _reset(self, number: int, seed: int | None) -> Sequence[Any]:
         try:

@@ -51,11 +51,12 @@ def test_own_attention_trains_resumes_plays_and_is_exported_and_trusted_only_by_
     run_trainer: RunTrainer, tmp_path: Path
 ) -> None:
     own = {"encoder": f"{HERE}:Attention", "core": f"{HERE}:LeakyCore", "use_rnn": True, "encoder_mlp_layers": None}
-    kwargs = {"model_kwargs": {"encoder": {"size": 8}, "core": {"size": 4}}}
+    kwargs = {"model_kwargs": {"encoder": {"size": 8}, "core": {"size": 4}}, "core_inputs": ("action", "reward")}
     run = run_trainer(**own, **kwargs, inference="local", train_for_env_steps=2_000).done()
     weights = run.payload()["model"]
     assert weights["tower.encoder.place"].shape == (4, 8)
     assert weights["tower.core.decay"].shape == (4,)
+    assert weights["tower.core.linear.weight"].shape == (4, 8 + 2 + 1)  # features, the last action and reward
 
     assert_resumes(run, run_trainer)
     again = run_trainer(**{**run.flags, "model_kwargs": {"encoder": {"size": 9}, "core": {"size": 4}}})

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from sfactory.config.field import flag
 
 AUTO = ("auto",)  # of critic_obs_keys: to be found out from the env
+CORE_INPUTS = ("action", "reward")
 BY_RANK = ("by_rank",)  # what runs did before --obs_layout existed: all arrays of three dimensions are images
 # Parts of a policy. normalizer: of observations; policy and value: the heads; model: all of a model of the user's own.
 PARTS = ("normalizer", "encoder", "core", "decoder", "policy", "value", "model")
@@ -30,10 +31,20 @@ class ModelConfig:
         {}, "keyword arguments for the networks of your own, as a JSON object; of several, one object for each"
     )
     encoder_mlp_layers: tuple[int, ...] = flag((512, 512), "hidden layers of the MLP encoder", ge=1)
-    encoder_conv_architecture: Literal["convnet_simple", "convnet_impala", "convnet_atari", "resnet_impala"] = flag(
-        "convnet_simple", "convolutions for images (observations with three dimensions); resnet_impala takes any size"
+    encoder_per_key: bool = flag(
+        False, "an MLP of its own for each observation, their features side by side; False: one for all but images"
+    )
+    encoder_conv_architecture: Literal[
+        "convnet_simple", "convnet_impala", "convnet_atari", "resnet_impala", "resnet_impoola"
+    ] = flag(
+        "convnet_simple",
+        "convolutions for images (observations with three dimensions); the two residual networks take any size, "
+        "resnet_impoola is resnet_impala with the mean over all places of its last images",
     )
     encoder_conv_mlp_layers: tuple[int, ...] = flag((512,), "hidden layers after the convolutions", ge=1)
+    encoder_entity_size: int = flag(128, "features of each entity of an observation with the layout entities", ge=1)
+    encoder_entity_heads: int = flag(4, "heads of the attention among entities", ge=1)
+    encoder_entity_layers: int = flag(1, "layers of attention among entities", ge=1, le=64)
     use_rnn: bool = flag(False, "give the policy a memory: a recurrent core between encoder and heads")
     rnn_type: Literal["gru", "lstm", "mingru"] = flag(
         "gru",
@@ -41,6 +52,11 @@ class ModelConfig:
     )
     rnn_size: int = flag(512, "hidden units of each recurrent layer", ge=1)
     rnn_num_layers: int = flag(1, "recurrent layers", ge=1, le=64)
+    core_inputs: tuple[str, ...] = flag(
+        (),
+        "what the recurrent core gets beside the encoder's features: action, reward (of the step before; zeros at the "
+        "start of an episode), or both",
+    )
     decoder_mlp_layers: tuple[int, ...] = flag((), "hidden layers between the core and the heads", ge=1)
     nonlinearity: Literal["elu", "relu", "tanh"] = flag("elu", "activation function")
     policy_initialization: Literal["orthogonal", "xavier_uniform", "torch_default"] = flag(
@@ -49,6 +65,9 @@ class ModelConfig:
     policy_init_gain: float = flag(1.0, "gain of the initialization of hidden layers", gt=0)
     use_spectral_norm: bool = flag(
         False, "divide the weights of each layer of MLP encoders and decoders by their largest singular value"
+    )
+    use_layer_norm: bool = flag(
+        False, "normalize the outputs of each linear layer of encoders and decoders before its activation"
     )
     actor_critic_share_weights: bool = flag(True, "one network for actor and critic; False builds two")
     critic_obs_keys: tuple[str, ...] = flag(
@@ -91,7 +110,8 @@ class ModelConfig:
     obs_layout: tuple[str, ...] = flag(
         (),
         "how observations are read, as KEY=LAYOUT: flat (numbers), choices (integers that are names, one-hot or "
-        "embedded), or an image: hw, hwc, chw, or a stack of images: thwc, tchw; by default Discrete observations are "
+        "embedded), mask (of legal actions), entities (a set, one in each row), or an image: hw, hwc, chw, or a stack "
+        "of images: thwc, tchw; by default Discrete observations are "
         "choices, large uint8 arrays are images, and all else is flat; by_rank alone, as in runs older than this flag: "
         "all arrays of three dimensions are images",
     )

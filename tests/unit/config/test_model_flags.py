@@ -13,6 +13,7 @@ from torch import Tensor
 from sfactory.config.schema import ModelConfig
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.encoders import MLPEncoder
+from sfactory.model.layers import NormedLinear
 from sfactory.model.rnn import RecurrentCore
 from sfactory.spec import ActionHead, BoxHead, DiscreteHead, EnvSpec, TensorSpec
 
@@ -107,6 +108,19 @@ def test_hidden_layers_are_followed_by_the_nonlinearity(nonlinearity: str, funct
         x = function(F.linear(x, layer.weight, layer.bias))
     assert x.shape == (64, 7)
     torch.testing.assert_close(features, x)
+
+
+def test_outputs_of_linear_layers_are_normalized_before_the_nonlinearity() -> None:
+    model = make(use_layer_norm=True, decoder_mlp_layers=(7,))
+    x = observations()["obs"]
+
+    features, _ = model.tower.step({"obs": x}, torch.zeros(64, 0))
+
+    for layer in (*layers_of(model), *model.tower._decoders):
+        x = F.elu(F.layer_norm(F.linear(x, layer.weight, layer.bias), (layer.out_features,)))
+        assert isinstance(layer, NormedLinear)
+    torch.testing.assert_close(features, x, rtol=1e-5, atol=1e-5)
+    assert not isinstance(model.policy_head.linear, NormedLinear)
 
 
 @pytest.mark.parametrize("layers", [(), (9,), (9, 5)])

@@ -15,7 +15,7 @@ from sfactory.model.encoders import ConvEncoder, MLPEncoder, make_encoder
 from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
 
 EVERY_ARCHITECTURE = pytest.mark.parametrize(
-    "architecture", ["convnet_simple", "convnet_impala", "convnet_atari", "resnet_impala"]
+    "architecture", ["convnet_simple", "convnet_impala", "convnet_atari", "resnet_impala", "resnet_impoola"]
 )
 ATARI = TensorSpec((4, 84, 84), "uint8", layout="chw")
 SMALL_IMAGE = TensorSpec((3, 64, 64), "uint8", layout="chw")
@@ -48,6 +48,7 @@ def images(spec: TensorSpec, batch: int = 3) -> Tensor:
         ("convnet_impala", TensorSpec((72, 128, 3), "uint8", layout="hwc"), 32 * 7 * 14),
         ("resnet_impala", TensorSpec((7, 7, 3), "uint8", layout="hwc"), 32 * 1 * 1),
         ("resnet_impala", TensorSpec((1, 1, 1), "float32", layout="chw"), 32 * 1 * 1),
+        ("resnet_impoola", ATARI, 32),
     ],
 )
 def test_convolutions_have_the_sizes_of_their_architecture(architecture: str, spec: TensorSpec, flattened: int) -> None:
@@ -60,6 +61,15 @@ def test_convolutions_have_the_sizes_of_their_architecture(architecture: str, sp
     assert whole.out_size == 12
     assert whole(obs).shape == (3, 12)
     assert whole(obs).dtype == torch.float32
+
+
+def test_impoola_is_the_mean_over_all_places_of_the_images_of_impala() -> None:
+    flat, pooled = (
+        make(ATARI, config(name, encoder_conv_mlp_layers=())) for name in ("resnet_impala", "resnet_impoola")
+    )
+    obs = {"obs": images(ATARI)}
+
+    torch.testing.assert_close(pooled(obs), flat(obs).view(3, 32, -1).mean(-1))
 
 
 @EVERY_ARCHITECTURE

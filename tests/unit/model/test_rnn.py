@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sfactory.model.encoders import Initialization
+from sfactory.model.layers import Initialization
 from sfactory.model.min_gru import MinGruCore
 from sfactory.model.rnn import RecurrentCore, RnnType, from_chunks, to_chunks
 from sfactory.model.rnn_kernels import LayerWeights, gru_layer, lstm_layer

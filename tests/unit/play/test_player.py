@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium.spaces as spaces
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from sfactory.config.flags import config_of
-from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.actor_critic import Acted, ActorCritic
 from sfactory.play.player import Player
 from sfactory.play.rendering import show_nothing
-from sfactory.spec import EnvSpec
+from sfactory.spec import LAST_ACTION, LAST_REWARD, EnvSpec
 from tests.support.scripted_env import ScriptedEnv
 
 
@@ -33,3 +36,22 @@ def test_actions_of_a_wide_box_are_played_as_they_were_learned(flags: dict[str, 
     list(Player(env, spec, model, show_nothing, name="scripted", deterministic=True).episodes(1, 9, seed=1))
 
     assert [taken.tolist() for taken in env.taken] == [[action], [action]]  # type: ignore[attr-defined]
+
+
+def test_the_core_sees_last_actions_and_rewards_as_in_training() -> None:
+    env = ScriptedEnv([(3, "terminated"), (2, "truncated")])
+    config = config_of({"encoder_mlp_layers": (8,), "use_rnn": True, "core_inputs": ("action", "reward")}).model
+    spec = EnvSpec.of_spaces(env.observation_space, env.action_space).for_model(config)
+    shown: list[tuple[int, float]] = []
+
+    class Watched(ActorCritic):
+        def act(self, obs: dict[str, Tensor], *more: Any, **named: Any) -> Acted:
+            hot = obs[LAST_ACTION][0]
+            shown.append((int(hot.argmax()) if hot.any() else -1, float(obs[LAST_REWARD][0, 0])))
+            return super().act(obs, *more, **named)
+
+    list(Player(env, spec, Watched(spec, config), show_nothing, name="scripted").episodes(2, 9, seed=1))
+
+    taken = [int(action) for action in env.taken]
+    assert [action for action, _ in shown] == [-1, *taken[:2], -1, taken[3]]
+    assert [reward for _, reward in shown] == [0.0, 0.5, 1.5, 0.0, 100.5]
