@@ -56,7 +56,8 @@ class RunResult:
 def run(flags: Mapping[str, object] | Sequence[str], *, on_report: OnReport | None = None) -> RunResult:
     """Train, as ``python -m sfactory.train`` with these flags does.
 
-    flags: names and values (lists for lists, mappings for JSON objects, None for none), or the words of a command line.
+    flags: names and values (lists for lists, mappings for JSON objects, None for none, classes and functions for
+        ``module:name``), or the words of a command line.
     on_report: called with each row of metrics.jsonl (every ``experiment_summaries_interval`` seconds, and at the end):
     env_steps, and numbers by their names, None where there is none. If it returns False the run ends as at a limit: it
     saves, and the same call resumes it. An exception that it raises ends the run, too, see below.

@@ -12,8 +12,10 @@ import itertools
 import numbers
 import os
 import re
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType
 
 from sfactory.config.ancestors import ancestor_hint
 from sfactory.config.field import FlagInfo
@@ -116,7 +118,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
 def words_of(values: Mapping[str, object]) -> list[str]:
-    """The words that set these flags. Lists and tuples become lists, mappings JSON objects, None ``none``.
+    """The words that set these flags. Lists and tuples become lists, mappings JSON objects, None ``none``, classes and
+    functions their ``module:name``.
 
     Raises ConfigError with a line for each value that no flag can have. Does not check that such flags exist and take
     these values.
@@ -126,16 +129,37 @@ def words_of(values: Mapping[str, object]) -> list[str]:
     for name, value in values.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             problems.append(f"{shown(repr(name))}: must be the name of a flag, without its dashes")
+        elif isinstance(value, type | FunctionType):
+            if problem := _import_problem(value):
+                problems.append(f"--{name}: {problem}")
+            else:
+                words += assignment(name, f"{value.__module__}:{value.__qualname__}")
         elif not _is_plain(value):
             kind = type(value).__qualname__
             problems.append(
-                f"--{name}: a {kind} cannot be given; give a bool, a number, text, a list, a mapping or None"
+                f"--{name}: a {kind} cannot be given; give a bool, a number, text, a list, a mapping, a class or None"
             )
         else:
             words += assignment(name, value)
     if problems:
         raise ConfigError(problems)
     return words
+
+
+def _import_problem(value: type | FunctionType) -> str:
+    """Why other processes cannot import a class or function by its name; "" if they can."""
+    module, name = value.__module__, value.__qualname__
+    if module == "__main__":
+        return (
+            f"{name} is defined in the program itself, which the processes of a run do not import under its name: move "
+            "it to a module, and import it from there"
+        )
+    if getattr(sys.modules.get(module), name, None) is not value:
+        return (
+            f"{name} of {module} is not a name of its module, by which processes of a run import it: define it at the "
+            "top level of a module, not inside a function or a class"
+        )
+    return ""
 
 
 def assignment(name: str, value: object) -> list[str]:

@@ -75,6 +75,7 @@ def state():
             open("/proc/self/comm").read(), torch.get_num_threads())
 
 def main():
+    from sfactory_envs.synthetic.bandit import Bandit  # a class in place of its name
     logging.basicConfig(level=logging.ERROR)
     signal.signal(signal.SIGTERM, own_handler)
     before, results, rows, enough = state(), [], [], []
@@ -95,7 +96,7 @@ def main():
                         "after": ended - (enough or [ended])[0],  # the answer that ends it
                         "last": steps[-1:] == [result.summary.env_steps], "handles": len(os.listdir("/proc/self/fd")),
                         "run_dir": str(result.run_dir), "mean": rows and rows[-1]["train/episode_return_mean"]})
-    run(experiment="a")
+    run(experiment="a", env=Bandit)
     run(experiment="b", serial_mode=True)
     run(experiment="c")
     run(experiment="a")

@@ -17,8 +17,14 @@ from sfactory.config.resolve import Resolved, fitted_to_agents, with_critic_grou
 from sfactory.config.saved_config import write_config
 from sfactory.errors import ConfigError
 from tests.support.command_line import PLAIN_ENV, read, refused
+from tests.support.networks import Attention
 
 RUN_DIR = Path("train_dir/old")
+
+
+class Outer:
+    class Inner:
+        pass
 
 
 @pytest.fixture(autouse=True)
@@ -77,9 +83,29 @@ def test_values_become_words_that_mean_the_same() -> None:
 
 def test_values_that_no_flag_can_have_are_refused_all_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        words_of({"env": save_run, "seed": {1}, "--gamma": 1, 3: 4})  # type: ignore[dict-item]
+        words_of({"env": object(), "seed": {1}, "--gamma": 1, 3: 4})  # type: ignore[dict-item]
 
     assert [line.partition(":")[0] for line in caught.value.problems] == ["--env", "--seed", "'--gamma'", "3"]
+
+
+def test_classes_and_functions_become_names_by_which_other_processes_import_them() -> None:
+    class Local:
+        pass
+
+    in_script = type("InScript", (), {"__module__": "__main__"})
+
+    assert words_of({"encoder": Attention, "env": save_run}) == [
+        "--encoder=tests.support.networks:Attention",
+        f"--env={__name__}:save_run",
+    ]
+    with pytest.raises(ConfigError) as caught:
+        words_of({"encoder": Local, "core": in_script, "decoder": lambda size: None, "env": Outer.Inner})
+    local, script, function, inner = caught.value.problems
+    assert "at the top level of a module" in local
+    assert local.startswith("--encoder: test_classes_")
+    assert re.match("--core: InScript is defined in the program itself.*move it to a module", script)
+    assert "at the top level of a module" in function
+    assert inner.startswith("--env: Outer.Inner")
 
 
 @pytest.mark.parametrize(
