@@ -80,6 +80,19 @@ class ExtrasRefused(NamedTuple):
     reason: str
 
 
+class EpisodeEnd(NamedTuple):
+    """Actor -> main: one finished episode, sent only if an observer looks at each.
+
+    env: its number among all envs of the run. numbers: JSON of [stats, info], which are mappings of names to finite
+    numbers, see ``sfactory.report.observers.Observer.on_episode``.
+    """
+
+    actor: int
+    policy: int
+    env: int
+    numbers: str
+
+
 class EpisodeTotals(NamedTuple):
     """Sums over episodes, which can be merged. Returns are raw.
 
@@ -186,7 +199,7 @@ class LearnerTimes(NamedTuple):
 ToPolicy = ActRequest
 ToActor = ActReply | SlotFreed
 ToLearner = TrajectoryReady
-ToMain = EpisodesDone | EpisodeExtras | ExtrasRefused | TrainStats | LearnerTimes | EvaluationPart
+ToMain = EpisodesDone | EpisodeExtras | EpisodeEnd | ExtrasRefused | TrainStats | LearnerTimes | EvaluationPart
 
 M = TypeVar("M")
 
@@ -234,9 +247,11 @@ TRUE_OBJECTIVE = "true_objective"
 MAX_STAT_NAMES = 64
 MAX_STAT_NAME_CHARS = 100
 MAX_REASON_CHARS = 300
+MAX_INFO_NUMBERS = 32
 
 _EPISODES = struct.Struct("<BHHI")
 _EXTRAS = struct.Struct("<BHHHI")
+_END = struct.Struct("<BHHI")
 _REFUSED = struct.Struct("<BH")
 MAX_EPISODES_PER_REPORT = 4096
 # The largest message to main. Others are smaller: a character is at most 4 bytes, an extra value 8.
@@ -281,6 +296,15 @@ def _decode_extras(data: bytes) -> EpisodeExtras:
     return EpisodeExtras(actor, data[_EXTRAS.size : start].decode(), values, policy)
 
 
+def _encode_end(tag: int, message: EpisodeEnd) -> bytes:
+    return _END.pack(tag, message.actor, message.policy, message.env) + message.numbers.encode()
+
+
+def _decode_end(data: bytes) -> EpisodeEnd:
+    _, actor, policy, env = _END.unpack_from(data)
+    return EpisodeEnd(actor, policy, env, data[_END.size :].decode())
+
+
 def _encode_refused(tag: int, message: ExtrasRefused) -> bytes:
     return _REFUSED.pack(tag, message.actor) + message.reason.encode()
 
@@ -314,6 +338,7 @@ def _decode_evaluation_part(data: bytes) -> EvaluationPart:
 _VARIABLE: dict[type, tuple[Callable[[int, Any], bytes], Callable[[bytes], Any]]] = {
     EpisodesDone: (_encode_episodes, _decode_episodes),
     EpisodeExtras: (_encode_extras, _decode_extras),
+    EpisodeEnd: (_encode_end, _decode_end),
     ExtrasRefused: (_encode_refused, _decode_refused),
     TrainStats: (_encode_train_stats, _decode_train_stats),
     EvaluationPart: (_encode_evaluation_part, _decode_evaluation_part),
@@ -322,4 +347,6 @@ _VARIABLE: dict[type, tuple[Callable[[int, Any], bytes], Callable[[bytes], Any]]
 TO_POLICY: Codec[ToPolicy] = Codec(ActRequest)
 TO_ACTOR: Codec[ToActor] = Codec(ActReply, SlotFreed)
 TO_LEARNER: Codec[ToLearner] = Codec(TrajectoryReady)
-TO_MAIN: Codec[ToMain] = Codec(EpisodesDone, EpisodeExtras, ExtrasRefused, TrainStats, LearnerTimes, EvaluationPart)
+TO_MAIN: Codec[ToMain] = Codec(
+    EpisodesDone, EpisodeExtras, EpisodeEnd, ExtrasRefused, TrainStats, LearnerTimes, EvaluationPart
+)

@@ -1,7 +1,12 @@
-"""Gathers returns, lengths and extra statistics of the episodes of one split until they are sent to main."""
+"""Gathers returns, lengths and extra statistics of the episodes of one split until they are sent to main.
+
+If an observer looks at each episode, an EpisodeRecorder gathers them one by one, too.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -14,10 +19,12 @@ import numpy.typing as npt
 from sfactory.actor.policy_assignment import PolicyAssignment
 from sfactory.messages import (
     MAX_EPISODES_PER_REPORT,
+    MAX_INFO_NUMBERS,
     MAX_REASON_CHARS,
     MAX_STAT_NAME_CHARS,
     MAX_STAT_NAMES,
     TRUE_OBJECTIVE,
+    EpisodeEnd,
     EpisodeExtras,
     EpisodesDone,
     ExtrasRefused,
@@ -27,12 +34,65 @@ EXTRA_STATS = "episode_extra_stats"
 RowNumbers = list[int] | npt.NDArray[np.intp]  # in the split
 
 
+class EpisodeRecorder:
+    """Finished episodes one by one, with the numbers that their envs gave at the end, until they are sent.
+
+    Memory is bounded: the oldest of more than MAX_EPISODES_PER_REPORT episodes that main has no room for are lost.
+    """
+
+    def __init__(self, first_env: int, agents: int) -> None:
+        """first_env: number of the split's first env in the run. agents: rows of each env."""
+        self._first_env, self._agents = first_env, agents
+        self._numbers: dict[int, tuple[dict[str, float], dict[str, float]]] = {}  # (stats, info), by row
+        self._waiting: deque[tuple[int, int, str]] = deque(maxlen=MAX_EPISODES_PER_REPORT)
+
+    def note(self, info: Mapping[str, Any], row: int) -> None:
+        """``info`` is that of the last step of ``row``'s episode. May raise whatever reading it raises."""
+        numbers = _numbers_in(info, MAX_INFO_NUMBERS)
+        stats = {TRUE_OBJECTIVE: numbers[TRUE_OBJECTIVE]} if TRUE_OBJECTIVE in numbers else {}
+        self._numbers[row] = _numbers_in(info.get(EXTRA_STATS), MAX_STAT_NAMES) | stats, numbers
+
+    def end(self, policy: int, row: int, episode_return: float, length: int) -> None:
+        """The episode of ``row`` has ended, in which ``policy`` acted."""
+        stats, info = self._numbers.pop(row, ({}, {}))
+        env, agent = divmod(row, self._agents)
+        own = {"return": episode_return, "length": length, "agent": agent}
+        self._waiting.append((policy, self._first_env + env, json.dumps([stats | own, info], ensure_ascii=False)))
+
+    def forget(self, rows: RowNumbers) -> None:
+        """``rows`` start new episodes: what was noted of others is discarded."""
+        for row in rows:
+            self._numbers.pop(int(row), None)
+
+    def send(self, actor: int, put: Callable[[EpisodeEnd], bool]) -> None:
+        """Pass episodes to ``put`` in the order in which they ended, until it returns False; the rest stays here."""
+        while self._waiting and put(EpisodeEnd(actor, *self._waiting[0])):
+            self._waiting.popleft()
+
+
+def _numbers_in(given: object, most: int) -> dict[str, float]:
+    """The finite numbers among the first ``most`` entries of a mapping, by names that are not too long."""
+    found: dict[str, float] = {}
+    for key, value in islice(given.items(), most) if isinstance(given, Mapping) else ():
+        name = str(key).encode(errors="replace").decode()
+        if len(name) <= MAX_STAT_NAME_CHARS and not isinstance(value, str | bytes):
+            with contextlib.suppress(Exception):  # what is no number may raise anything
+                number = float(value)
+                if math.isfinite(number):
+                    found[name] = number
+    return found
+
+
 class EpisodeTracker:
-    """Raw returns and lengths of the running episodes of N rows, and of finished ones by policy."""
+    """Raw returns and lengths of the running episodes of N rows, and of finished ones by policy.
+
+    recorder: also gets each finished episode, if there is one.
+    """
 
     def __init__(self, size: int, assignment: PolicyAssignment | None = None) -> None:
         """size: N. assignment: the policy of each episode; without it all are of policy 0."""
         self._assignment = assignment
+        self.recorder: EpisodeRecorder | None = None
         self._finished: dict[int, tuple[list[float], list[int]]] = {}  # (returns, lengths), by policy
         self._returns = np.zeros(size, np.float64)
         self._started = np.zeros(size, np.int64)  # ticks
@@ -57,13 +117,15 @@ class EpisodeTracker:
         """``rows`` start new episodes after the step just added; unfinished ones are discarded."""
         self._returns[rows] = 0.0
         self._started[rows] = self._tick
+        if self.recorder is not None:
+            self.recorder.forget(rows)
 
     def resume(self, rows: Sequence[int], returns: Sequence[float], length: int) -> None:
         """The running episodes of ``rows`` have these returns and length from steps that were not added here."""
         self._returns[list(rows)] = returns
         self._started[list(rows)] = self._tick - length
 
-    def send(self, actor: int, put: Callable[[EpisodesDone], bool]) -> bool:
+    def send(self, actor: int, put: Callable[[EpisodesDone | EpisodeEnd], bool]) -> bool:
         """Pass all finished episodes to ``put``; False as soon as that returns False, and the rest stays here."""
         for policy, (returns, lengths) in self._finished.items():
             while returns:
@@ -72,12 +134,18 @@ class EpisodeTracker:
                 if not put(EpisodesDone(actor, *report, policy)):
                     return False
                 del returns[:count], lengths[:count]
+        if self.recorder is not None:
+            self.recorder.send(actor, put)
         return True
 
     def _finish(self, policy: int, rows: RowNumbers) -> None:
         returns, lengths = self._finished.setdefault(policy, ([], []))
-        returns += self._returns[rows].tolist()
-        lengths += (self._tick - self._started[rows]).tolist()
+        new_returns, new_lengths = self._returns[rows].tolist(), (self._tick - self._started[rows]).tolist()
+        returns += new_returns
+        lengths += new_lengths
+        if self.recorder is not None:
+            for row, one, length in zip(rows, new_returns, new_lengths, strict=True):
+                self.recorder.end(policy, int(row), one, length)
 
 
 class ExtraStatsTracker:
@@ -87,11 +155,12 @@ class ExtraStatsTracker:
     a number. Anything else is left out, and main is sent the reason once. Memory is bounded: at most
     MAX_STAT_NAMES names beside the true objective, and of each the last MAX_EPISODES_PER_REPORT values.
 
-    assignment: the policy of each episode; without it all are of policy 0.
+    assignment: the policy of each episode; without it all are of policy 0. recorder: as in EpisodeTracker.
     """
 
     def __init__(self) -> None:
         self.assignment: PolicyAssignment | None = None
+        self.recorder: EpisodeRecorder | None = None
         self._names: set[str] = {TRUE_OBJECTIVE}
         self._waiting: dict[tuple[int, str], deque[float]] = {}
         self._refused: str | None = None
@@ -103,6 +172,8 @@ class ExtraStatsTracker:
             return
         try:
             if isinstance(info, Mapping):
+                if self.recorder is not None:
+                    self.recorder.note(info, row)
                 self._add_all(info, 0 if self.assignment is None else int(self.assignment.ids[row]))
         except Exception as error:  # the env's own objects may raise anything when they are read
             self._refuse(f"{EXTRA_STATS} cannot be read: {type(error).__name__}")

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from sfactory.actor.decorrelation import warm_up
 from sfactory.actor.env_restarts import FEW, BadDataCounter, EnvRestarter, FaultHandling, LostEpisodes
+from sfactory.actor.episode_stats import EpisodeRecorder
 from sfactory.actor.multi_agent_split import MultiAgentSplit
 from sfactory.actor.policy_assignment import (
     SOLE_AGENT,
@@ -87,7 +88,7 @@ class ActorSetup:
 
 def make_splits(setup: ActorSetup, row: StatusRow) -> list[Split]:
     """Make all envs of the actor, then reset each for the first time; ``row``: each env has a timeout of its own."""
-    shared, layout, sampling = setup.shared, setup.shared.layout, setup.config.sampling
+    shared, layout, spec, sampling = setup.shared, setup.shared.layout, setup.shared.spec, setup.config.sampling
     actor = actor_name(setup.actor)
     most, seed_of = sampling.max_env_restarts, partial(setup.seed_of, Branch.AFTER_FAULT)
     envs = layout.num_actors * layout.splits * (1 if setup.factory.makes_vectors else layout.envs)
@@ -96,7 +97,11 @@ def make_splits(setup: ActorSetup, row: StatusRow) -> list[Split]:
     bad_data = BadDataCounter(actor, sampling.max_bad_env_data, row, lost_episodes)
     splits = [_make_split(setup, index, row, restarter, bad_data) for index in range(layout.splits)]
     if shared.reward_shaping is not None:
-        shape_rewards(shared.reward_shaping, splits, shared.spec.num_agents)
+        shape_rewards(shared.reward_shaping, splits, spec.num_agents)
+    if shared.sends_episodes:
+        for split in splits:
+            number = (setup.actor * layout.splits + split.index) * layout.envs
+            split.episodes.recorder = split.batch.extras.recorder = EpisodeRecorder(number, spec.num_agents)
     send_training_info(splits, partial(shared.status.total, "run_env_steps", LEARNERS))
     row.set("state", State.RESETTING)
     for split in splits:

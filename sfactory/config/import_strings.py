@@ -6,7 +6,9 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
+from importlib import metadata
 from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any
 
 from sfactory.config.flags import did_you_mean
 from sfactory.errors import named
@@ -30,6 +32,20 @@ def find_callable(reference: str) -> Callable[..., object]:
         if problem := standard_library_problem(home):
             raise Unresolved(f"it is {home}.{found.__qualname__}: {problem}")
     return found
+
+
+def find_registered(reference: str, group: str) -> Any:
+    """As ``find_callable``; a ``reference`` without a colon is a name of the entry-point group ``group``."""
+    if ":" in reference:
+        return find_callable(reference)
+    points = {point.name: point for point in metadata.entry_points(group=group)}
+    if reference not in points:
+        near = did_you_mean(reference, points) or (f"; there are {', '.join(points)}" if points else "")
+        raise Unresolved(f"must be module:Class, or a name of the entry-point group {group!r}{near}")
+    try:
+        return points[reference].load()
+    except (Exception, SystemExit) as error:  # an installed package may raise anything while it is imported
+        raise Unresolved(f"its package cannot be imported: {named(error)}") from error
 
 
 def standard_library_problem(module: str) -> str:

@@ -136,16 +136,18 @@ POPULATION_RULES = (
 )
 
 
-def _names_attribute(name: str) -> bool:
-    module, _, attribute = name.partition(":")
+def _names_attribute(name: str, registered: bool = False) -> bool:
+    module, colon, attribute = name.partition(":")
+    if registered and not colon:
+        return not any(map(str.isspace, name))
     return attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))
 
 
-def _names(name: str, form: str) -> Rule:
-    """A rule that all elements of the list ``name`` are module:attribute."""
+def _names(name: str, form: str, registered: bool = False) -> Rule:
+    """A rule that all elements of the list ``name`` are module:attribute, or, if ``registered``, installed names."""
 
     def find(config: Config) -> str | None:
-        wrong = [each for each in getattr(config.hooks, name) if not _names_attribute(each)]
+        wrong = [each for each in getattr(config.hooks, name) if not _names_attribute(each, registered)]
         return f"{', '.join(map(repr, wrong))} must read {form}" if wrong else None
 
     return Rule((name,), find)
@@ -176,7 +178,7 @@ AUXILIARY_RULES = (
     excludes("use_cpc", "microbatch_size", "its negatives come from the whole minibatch, which microbatches split"),
     excludes("eval_interval_sec", "serial_mode", "an evaluation has processes of its own, and serial mode has none"),
     excludes("eval_interval_sec", "benchmark", "an evaluation beside a benchmark would change its result"),
-    _names("observers", "module:Class, for example --observers my_hooks:MyObserver"),
+    _names("observers", "module:Class, for example --observers my_hooks:MyObserver", registered=True),
     _names("after_train_step", "module:function, for example --after_train_step my_hooks:my_function"),
     *idle_unless(("cpc_forward_steps", "cpc_time_subsample", "cpc_forward_subsample", "aux_loss_coeff"), "use_cpc"),
     *idle_unless(("eval_workers", "eval_episodes", "eval_deterministic"), "eval_interval_sec", value=60),

@@ -7,15 +7,14 @@ entry-point group ``sfactory.models`` of installed packages.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from importlib import metadata
 from typing import Any
 
 import gymnasium.spaces as spaces
 import numpy as np
 from torch import nn
 
-from sfactory.config.flags import assigned, did_you_mean
-from sfactory.config.import_strings import Unresolved, find_callable
+from sfactory.config.flags import assigned
+from sfactory.config.import_strings import Unresolved, find_registered
 from sfactory.config.schema import ModelConfig
 from sfactory.config.trust import NETWORKS
 from sfactory.errors import ConfigError, named, raised_at
@@ -96,19 +95,9 @@ def find_part(part: str, config: ModelConfig) -> Any:
     """The class or function that makes ``part``; raises ConfigError if there is none."""
     name = getattr(config, part)
     try:
-        if ":" in name:
-            return find_callable(name)
-        points = {point.name: point for point in metadata.entry_points(group=ENTRY_POINTS)}
-        if name in points:
-            return points[name].load()
+        return find_registered(name, ENTRY_POINTS)
     except Unresolved as error:
         raise ConfigError([f"{assigned(part, name)}: {error}"]) from error.__cause__
-    except Exception as error:  # an installed package may raise anything while it is imported
-        raise ConfigError([f"{assigned(part, name)}: its package cannot be imported: {named(error)}"]) from error
-    near = did_you_mean(name, points) or (f"; there are {', '.join(points)}" if points else "")
-    raise ConfigError([
-        f"{assigned(part, name)}: must be module:Class, or a name of the entry-point group {ENTRY_POINTS!r}{near}"
-    ])  # fmt: skip
 
 
 def _keywords(part: str, config: ModelConfig) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from sfactory.clock import BLOCK_S, now
@@ -20,6 +21,7 @@ from sfactory.messages import (
     MAX_STAT_NAMES,
     TRAIN_STATISTICS,
     TRUE_OBJECTIVE,
+    EpisodeEnd,
     EpisodeExtras,
     EpisodesDone,
     EvaluationPart,
@@ -37,6 +39,8 @@ from sfactory.shared.channel import Channel
 from sfactory.shared.status import StatusBoard
 
 _log = logging.getLogger(__name__)
+
+_MOST_EPISODES = 100_000  # that wait for observers; more come only where these need longer than the episodes
 
 
 class ReportCollector:
@@ -60,6 +64,7 @@ class ReportCollector:
         self._config, self._status = config, status
         self._from_actors, self._from_learners = from_actors, from_learners
         self.evaluations = EvaluationReports(num_evaluators(config.evaluation))
+        self.ended: deque[EpisodeEnd] = deque(maxlen=_MOST_EPISODES)  # for observers; the reporter takes them
         self._actors_warned: set[int] = set()
         self._lock, self._stopping = threading.Lock(), threading.Event()
         self.reading_since = 0.0  # since when the thread has been reading the actors' queue; 0 if it is not reading
@@ -80,6 +85,12 @@ class ReportCollector:
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(4 * BLOCK_S)
+
+    def add_extra(self, name: str, policy: int, number: float) -> bool:
+        """Add an extra statistic of a policy's episode; False if that is one name too many."""
+        with self._lock:
+            stats = [self._all, *self._by_policy[policy : policy + 1]]
+            return all(each.extras.add(name, [number]) for each in stats)
 
     def sample(self) -> None:
         """Update all rates from the counters of the processes. Start-up is not part of any rate."""
@@ -230,15 +241,10 @@ class ReportCollector:
             episode_extra_stats={name: mean for name, mean in extras.items() if mean is not None},
             evaluation=earlier_evaluation if evaluation is None else asdict(evaluation),
             policies=policies,
-            best_policy=self._best_policy(),
+            best_policy=_best_policy(
+                self.objectives(TRUE_OBJECTIVE if TRUE_OBJECTIVE in self.extra_names else REWARD), earlier
+            ),
         )
-
-    def _best_policy(self) -> int | None:
-        """The policy with the highest full mean of true objectives, or of returns if envs report none."""
-        objectives = self.objectives(TRUE_OBJECTIVE if TRUE_OBJECTIVE in self.extra_names else REWARD)
-        means = {policy: mean for policy, mean in objectives.items() if mean is not None}
-        earlier = self._resumed.summary.best_policy if self._resumed.summary else None
-        return max(means, key=lambda policy: means[policy], default=earlier)
 
     def _read(self) -> None:
         while not self._stopping.is_set():
@@ -268,6 +274,8 @@ class ReportCollector:
             return
         belongs_to = [self._all, *self._by_policy[message.policy : message.policy + 1]]
         match message:
+            case EpisodeEnd():
+                self.ended.append(message)
             case EpisodesDone():
                 warnings = [stats.add_episodes(message) for stats in belongs_to]
                 if warnings[0] is not None:  # the same one would follow for each policy
@@ -284,10 +292,20 @@ class ReportCollector:
         """One warning per actor."""
         if actor not in self._actors_warned:
             self._actors_warned.add(actor)
-            yield (
-                f"{actor_name(actor)}: ignored an extra episode statistic, and will ignore others like it: {reason}; "
-                "check the info that the environment returns at the end of an episode"
-            )
+            yield _ignored(actor, reason)
+
+
+def _ignored(actor: int, reason: str) -> str:
+    return (
+        f"{actor_name(actor)}: ignored an extra episode statistic, and will ignore others like it: {reason}; "
+        "check the info that the environment returns at the end of an episode"
+    )
+
+
+def _best_policy(objectives: Mapping[int, float | None], earlier: Summary | None) -> int | None:
+    """The policy with the highest full mean of true objectives, or of returns if envs report none."""
+    means = {policy: mean for policy, mean in objectives.items() if mean is not None}
+    return max(means, key=lambda policy: means[policy], default=earlier.best_policy if earlier else None)
 
 
 def _best_return_mean(policies: Sequence[PolicyStats], earlier: float | None) -> float | None:

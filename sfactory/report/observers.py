@@ -1,6 +1,7 @@
 """Observers: user code that follows a run, adds numbers to its metrics, and may end it.
 
-``--observers module:Class`` names subclasses of ``Observer``. Each is created once, without arguments, in the main
+``--observers module:Class`` names subclasses of ``Observer``; a name without a colon is one of the entry-point group
+``sfactory.observers`` of installed packages. Each is created once, without arguments, in the main
 process before any other process starts. All methods are optional.
 
     from sfactory.report.observers import Observer
@@ -16,6 +17,7 @@ outcome.
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import os
 import traceback
@@ -25,10 +27,11 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from sfactory.config.import_strings import Unresolved, described, find_callable
+from sfactory.config.import_strings import Unresolved, described, find_registered
 from sfactory.config.schema import Config
 from sfactory.errors import ConfigError, ObserverFailed, named, traceback_of
 from sfactory.experiment.summary import Outcome
+from sfactory.messages import MAX_STAT_NAME_CHARS, MAX_STAT_NAMES, EpisodeEnd
 from sfactory.process.signals import Interrupted, Interrupts, stdout_to_stderr
 from sfactory.report.console import Progress
 from sfactory.spec import EnvSpec
@@ -65,6 +68,22 @@ class Observer:
         """Numbers for the next row of metrics.jsonl and TensorBoard, by names that are not in the row yet."""
         return {}
 
+    def on_episode(
+        self, policy: int, env: int, stats: Mapping[str, float], info: Mapping[str, float]
+    ) -> Mapping[str, float] | None:
+        """An episode has ended, of one agent where an env has several. Actors send episodes only if this is overridden.
+
+        policy: that acted in it. env: number of the env among all of the run.
+        stats: ``return`` (raw), ``length`` (steps), ``agent`` (its number in the env), ``true_objective`` if
+            the env gave it, and the numbers in ``info["episode_extra_stats"]``.
+        info: of the last step's info, the numbers (booleans, too) among its first 32 entries, by name.
+
+        Returns numbers by name, or None: their means over the last ``stats_avg`` episodes that had them are the metrics
+        ``train/extra/<name>_mean``, of each policy, too. ``--save_best_metric`` and ``--pbt_target_objective`` may name
+        them, as they may the numbers of envs.
+        """
+        return None
+
     def on_report(self, row: Mapping[str, float | None]) -> bool | None:
         """A row of metrics.jsonl was written; unknown numbers are None. Return False to end the run as a limit does."""
         return None
@@ -74,6 +93,8 @@ class Observer:
 
 
 _log = logging.getLogger(__name__)
+
+ENTRY_POINTS = "sfactory.observers"
 
 T = TypeVar("T")
 _ROW_KEYS = frozenset(("time", "env_steps"))  # in every row beside its scalars
@@ -112,6 +133,13 @@ class Observers:
         return bool(self._observers)
 
     @property
+    def take_episodes(self) -> bool:
+        """Whether any of them looks at single episodes."""
+        return any(
+            getattr(type(one), "on_episode", None) is not Observer.on_episode for one in self._observers.values()
+        )
+
+    @property
     def over(self) -> bool:
         """True once the session must end, because an observer has failed or ended it."""
         return self._failure is not None or self.enough
@@ -136,6 +164,12 @@ class Observers:
             call = partial(_summaries_of, observer, {*taken, *summaries, *_ROW_KEYS})
             summaries |= self._call(name, "extra_summaries", call) or {}
         return summaries
+
+    def on_episode(self, episode: EpisodeEnd, add: Callable[[str, int, float], bool]) -> None:
+        """Call ``on_episode``; ``add(name, policy, number)`` each number it returns, False says that it is too many."""
+        stats, info = json.loads(episode.numbers)
+        for name, observer in list(self._observers.items()):
+            self._call(name, "on_episode", partial(_add_numbers, observer, episode, stats, info, add))
 
     def on_report(self, row: Mapping[str, float | None], last: bool) -> None:
         """Call ``on_report`` for a row that was written; answers to the ``last`` one have no effect."""
@@ -203,7 +237,7 @@ def _wants_to_continue(observer: Observer, row: Mapping[str, float | None]) -> b
 
 def _create(reference: str) -> Observer:
     """Create one observer; raises Unresolved."""
-    maker = find_callable(reference)
+    maker = find_registered(reference, ENTRY_POINTS)
     try:
         made = maker()
     except (Exception, SystemExit) as error:
@@ -219,7 +253,30 @@ def _create(reference: str) -> Observer:
 
 def _summaries_of(observer: Observer, taken: Collection[str]) -> dict[str, float]:
     """The numbers of one observer by name; raises TypeError or ValueError if one is invalid or its name is taken."""
-    given: object = observer.extra_summaries()
+    return _numbers_of(observer.extra_summaries(), taken)
+
+
+def _add_numbers(
+    observer: Observer,
+    episode: EpisodeEnd,
+    stats: dict[str, float],
+    info: dict[str, float],
+    add: Callable[[str, int, float], bool],
+) -> None:
+    """Add what one observer returns for an episode; raises TypeError or ValueError if it is invalid."""
+    given = observer.on_episode(episode.policy, episode.env, dict(stats), dict(info))
+    if given is None:
+        return
+    for name, number in _numbers_of(given, stats).items():
+        if len(name) > MAX_STAT_NAME_CHARS or not add(name, episode.policy, number):
+            raise ValueError(
+                f"it returned {name[:MAX_STAT_NAME_CHARS]!r}, which is one name too many or too long: there may be "
+                f"{MAX_STAT_NAMES} of {MAX_STAT_NAME_CHARS} characters, those of the env included"
+            )
+
+
+def _numbers_of(given: object, taken: Collection[str]) -> dict[str, float]:
+    """The numbers that an observer has returned; raises TypeError or ValueError."""
     if not isinstance(given, Mapping):
         raise TypeError(f"it returned {described(given)}; it must return a mapping of names to numbers")
     numbers: dict[str, float] = {}
@@ -228,7 +285,7 @@ def _summaries_of(observer: Observer, taken: Collection[str]) -> dict[str, float
             raise TypeError(f"it returned {name!r} as a name; names must be str")
         name.encode()  # it is written to files; half a surrogate pair raises ValueError
         if name in taken:
-            raise ValueError(f"it returned {name!r}, which is a name in the row already; choose another one")
+            raise ValueError(f"it returned {name!r}, which is a name there already; choose another one")
         try:
             numbers[name] = float(value)
         except (TypeError, ValueError):

@@ -69,6 +69,7 @@ class Reporter:
             if mean is not None:
                 self._control.tell_objective(policy, mean)
         self._write_evaluations()
+        self._show_episodes()
         if self._observers and reports.updates > self._observed_updates:
             self._observed_updates = reports.updates
             self._observers.on_training_step(reports.progress())
@@ -84,6 +85,7 @@ class Reporter:
         if self.reports.sampled_env_steps:
             self._console.line(self.reports.progress())
         self._write_evaluations(last=True)
+        self._show_episodes()
         candidate, evaluations = self._candidate, self.reports.evaluations
         if candidate is not None and candidate.number and not evaluations.is_complete(candidate.number):
             self._console.message(
@@ -97,6 +99,11 @@ class Reporter:
         """Close the metrics files; may be called twice."""
         for writer in self._writers:
             writer.close()
+
+    def _show_episodes(self) -> None:
+        ended = self.reports.ended
+        for _ in range(len(ended)):  # not those that come meanwhile: a beat must end
+            self._observers.on_episode(ended.popleft(), self.reports.add_extra)
 
     def _write_line(self) -> None:
         progress = self.reports.progress()

@@ -60,6 +60,7 @@ class Executor(ABC):
         self._shared = SharedObjects(plan.spec, plan.layout, plan.weight_bytes, shaped)
         if not context.is_restart:
             context.observers.begin(RunFacts(config, context.seed, run_dir.path, plan.spec, resumed.env_steps))
+        self._shared.sends_episodes = context.observers.take_episodes
         advisor = None if config.run.serial_mode else Advisor(config, plan)
         self._reporter = Reporter(
             config, self._shared, run_dir, resumed, context.console, context.started_at, context.observers, advisor

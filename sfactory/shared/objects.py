@@ -38,6 +38,7 @@ class SharedObjects:
     weights, to_learners, learners_to_main: by policy. candidate: weights that evaluators play; None without evaluators.
     learner_commands: commands to learners during the run.
     reward_shaping: of each policy, set by main; None if main does not set it.
+    sends_episodes: whether actors send each episode with an EpisodeEnd.
     """
 
     def __init__(self, spec: EnvSpec, layout: Layout, weight_bytes: int, shaped: bool = False) -> None:
@@ -48,6 +49,7 @@ class SharedObjects:
         self.states = RnnStates(layout)
         self.learner_commands = LearnerCommands(layout.num_policies)
         self.reward_shaping = SharedRewardShaping(layout.num_policies) if shaped else None
+        self.sends_episodes = False
         self.control = Control(layout.num_policies)
         self.weights = [SharedWeights(weight_bytes, policy) for policy in range(layout.num_policies)]
         self.candidate = EvalWeights(weight_bytes, layout.evaluators) if layout.evaluators else None

@@ -86,8 +86,8 @@ def test_observer_sees_a_run_in_main_and_a_hook_in_its_learner(
 ) -> None:
     monkeypatch.setenv(DIARY, str(tmp_path / "hook.jsonl"))
     flags = {"train_for_seconds": 3, "experiment_summaries_interval": 0.5, "num_batches_per_epoch": 2, "num_epochs": 1}
-    own = {"observers": f"{HOOKS}:Diary", "after_train_step": f"{HOOKS}:note"}
-    run = run_trainer(**flags, **own, serial_mode=serial).done()
+    own = {"observers": (f"{HOOKS}:Diary", f"{HOOKS}:Episodes"), "after_train_step": f"{HOOKS}:note"}
+    run = run_trainer(**flags, **own, stats_avg=10**6, serial_mode=serial).done()
 
     diary = lines(run.run_dir / FILE)
     calls = [line["call"] for line in diary]
@@ -108,6 +108,12 @@ def test_observer_sees_a_run_in_main_and_a_hook_in_its_learner(
     assert [row["diary/asked"] for row in rows] == list(range(1, len(rows) + 1))
     assert len(rows) >= 3
 
+    (sums,), last_row = lines(run.run_dir / "episodes.jsonl"), rows[-1]
+    assert sums["pid"] == run.pid
+    assert sums["episodes"] == sums["policy_0"] == run.result()["episodes"]
+    assert {f"env_{env}" for env in range(16)} < set(sums)  # 2 actors x 8 envs
+    assert sums["return"] == sums["length"]  # in CartPole
+    assert last_row["train/extra/half_length_mean"] == pytest.approx(last_row["train/episode_length_mean"] / 2)
     notes, result = lines(tmp_path / "hook.jsonl"), run.result()
     # The time may end within a dataset, after one of its two updates.
     last = result["updates"]

@@ -130,7 +130,7 @@ BROKEN: list[Row] = [
     ("init_parts", {"init_parts": ("encoder",)}),
     ("eval_interval_sec", {"eval_interval_sec": 60.0, "serial_mode": True}),
     ("eval_interval_sec", {"eval_interval_sec": 60.0, "benchmark": True}),
-    ("observers", {"observers": ("my_hooks",)}),
+    ("observers", {"observers": ("my_hooks:",)}),
     ("after_train_step", {"after_train_step": ("my_hooks:look:twice",)}),
     ("train_policies", {"train_policies": (3,)}),
     ("train_policies", {"num_policies": 4, "train_policies": (1, 1)}),

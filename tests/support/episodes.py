@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from sfactory.actor.episode_stats import EpisodeTracker
-from sfactory.messages import EpisodesDone
+from sfactory.messages import EpisodeEnd, EpisodesDone
 
 
 def finished_episodes(tracker: EpisodeTracker, policy: int = 0) -> list[tuple[float, int]]:
     """(return, length) of the episodes of ``policy`` in the order they ended; those of all policies are taken."""
     sent: list[EpisodesDone] = []
 
-    def accept(message: EpisodesDone) -> bool:
+    def accept(message: EpisodesDone | EpisodeEnd) -> bool:
+        assert isinstance(message, EpisodesDone)
         sent.append(message)
         return True
 

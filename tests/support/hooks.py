@@ -7,6 +7,7 @@ import os
 import resource
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 from itertools import chain, repeat
 from pathlib import Path
@@ -71,6 +72,24 @@ class Diary(Observer):
 
     def on_stop(self, outcome: Outcome) -> None:
         _write(self._path, call="on_stop", status=outcome.status, env_steps=outcome.summary.env_steps)
+
+
+class Episodes(Observer):
+    """Counts the episodes of each env, and gives half the length of each; writes the sums at the end."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, float] = defaultdict(float)
+
+    def on_init(self, facts: RunFacts) -> None:
+        self._path = facts.run_dir / "episodes.jsonl"
+
+    def on_episode(self, policy: int, env: int, stats: Stats, info: Stats) -> Stats:
+        for name, number in {"episodes": 1, f"env_{env}": 1, f"policy_{policy}": 1, **stats, **info}.items():
+            self.sums[name] += number
+        return {"half_length": stats["length"] / 2}
+
+    def on_stop(self, outcome: Outcome) -> None:
+        _write(self._path, **self.sums)
 
 
 class FailsInTraining(Observer):

@@ -113,8 +113,8 @@ class HooksConfig:
 
     observers: tuple[str, ...] = flag(
         (),
-        "classes, each as module:Class; the main process creates one instance of each and calls it at the start, at "
-        "training steps and at the end; it may add to the summaries",
+        "classes, each as module:Class or the name of an installed one; the main process creates one instance of each "
+        "and calls it at the start, at training steps, after episodes and at the end; it may add to the summaries",
     )
     after_train_step: tuple[str, ...] = flag(
         (), "functions, each as module:function, that the learner calls after its training steps"

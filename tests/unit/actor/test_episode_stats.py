@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
-from sfactory.actor.episode_stats import EpisodeTracker, ExtraStatsTracker
-from sfactory.messages import MAX_EPISODES_PER_REPORT, EpisodeExtras, ExtrasRefused
+from sfactory.actor.episode_stats import EpisodeRecorder, EpisodeTracker, ExtraStatsTracker
+from sfactory.messages import (
+    MAX_EPISODES_PER_REPORT,
+    MAX_REPORT_BYTES,
+    MAX_STAT_NAME_CHARS,
+    TO_MAIN,
+    EpisodeEnd,
+    EpisodeExtras,
+    EpisodesDone,
+    ExtrasRefused,
+)
 from tests.support.episodes import finished_episodes
 
 
@@ -186,3 +196,63 @@ def test_a_mapping_that_raises_loses_its_remaining_statistics_only() -> None:
 
     assert main.extras == {"name0": [1.0], "name1": [1.0, 3.0]}
     assert main.refused == ["episode_extra_stats cannot be read: RuntimeError"]
+
+
+class Recorded:
+    """A split of two envs with two agents each whose episodes are recorded one by one. Main has room for ``room``."""
+
+    def __init__(self) -> None:
+        self.episodes, self.extras, self.room = EpisodeTracker(4), ExtraStatsTracker(), 10**9
+        self.episodes.recorder = self.extras.recorder = EpisodeRecorder(first_env=6, agents=2)
+        self.ends: list[EpisodeEnd] = []
+
+    def put(self, message: EpisodesDone | EpisodeEnd) -> bool:
+        if isinstance(message, EpisodeEnd):
+            if len(self.ends) == self.room:
+                return False
+            self.ends.append(message)
+        return True
+
+    def numbers(self) -> list[list[dict[str, float]]]:
+        """[stats, info] of all episodes that main gets."""
+        self.episodes.send(3, self.put)
+        return [json.loads(end.numbers) for end in self.ends]
+
+
+def test_single_episodes_come_with_the_numbers_of_their_own_last_step() -> None:
+    split = Recorded()
+    split.extras.add({"episode_extra_stats": {"team_return": 9.0}}, 1)  # after the end of an episode: of no other one
+    split.episodes.start([1])
+    split.episodes.step(rewards(1.0, 2.0, 3.0, 4.0))
+    stats = {"kills": 3, "name": "abc", "return": -1.0, "bad": float("nan")}
+    info = {"won": True, "place": np.float32(0.5), "text": "7", "row": [1, 2], "true_objective": 0.25}
+    split.extras.add({**info, "episode_extra_stats": stats}, 3)
+    split.episodes.end([3])
+    split.episodes.step(rewards(1.0, 2.0, 3.0, 4.0))
+    split.episodes.end([1, 3])
+
+    assert split.numbers() == [
+        [
+            {"kills": 3.0, "true_objective": 0.25, "return": 4.0, "length": 1, "agent": 1},
+            {"won": 1.0, "place": 0.5, "true_objective": 0.25},
+        ],
+        [{"return": 4.0, "length": 2, "agent": 1}, {}],
+        [{"return": 4.0, "length": 1, "agent": 1}, {}],
+    ]
+    assert [(end.actor, end.policy, end.env) for end in split.ends] == [(3, 0, 7), (3, 0, 6), (3, 0, 7)]
+
+
+def test_single_episodes_wait_for_room_in_order_and_the_largest_fits() -> None:
+    split = Recorded()
+    split.room = 1
+    names = [chr(1) * (MAX_STAT_NAME_CHARS - 2) + f"{number:02}" for number in range(99)]
+    huge = dict.fromkeys(names, -1.2345678901234567e-300)
+    split.extras.add({**huge, "episode_extra_stats": huge}, 0)
+    split.episodes.end([0])
+    split.episodes.step(rewards(5.0, 0.0, 0.0, 0.0))
+    split.episodes.end([0])
+
+    assert [len(numbers) for numbers in split.numbers()[0]] == [64 + 3, 32]
+    split.room = 2
+    assert split.numbers()[1][0]["return"] == 5.0
+    assert 59_000 < len(TO_MAIN.encode(split.ends[0])) <= MAX_REPORT_BYTES

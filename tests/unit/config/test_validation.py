@@ -203,7 +203,7 @@ def test_every_rule_is_broken_by_a_row_of_the_table() -> None:
         ({"microbatch_size": 3, **GAE, "rollout": 1, "batch_size": 2**62}, "nearest are 2 and 4"),
         ({"lr_schedule": "kl_adaptive"}, "did you mean kl_adaptive_epoch or kl_adaptive_minibatch?"),
         ({"lr_schedule": "0:1e-3,20:1e-4,10:0"}, "constant, linear_decay"),
-        ({"observers": ("my_hooks:Watch", "my_hooks", "a b:C")}, "'my_hooks', 'a b:C'"),
+        ({"observers": ("my_hooks:Watch", "my_watcher", "my_hooks:", "a b:C")}, "'my_hooks:', 'a b:C'"),
         *(({"experiment": name}, "must be a plain name") for name in WRONG_NAMES),
     ],
 )

@@ -21,7 +21,7 @@ from sfactory.errors import ConfigError, ExitCode, ObserverFailed, WorkerDied
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
 from sfactory.experiment.summary import Outcome, Summary
-from sfactory.messages import PolicyLag
+from sfactory.messages import EpisodeEnd, PolicyLag
 from sfactory.process.signals import Interrupted, Interrupts
 from sfactory.report.console import Console, Progress
 from sfactory.report.observers import Observer, Observers, RunFacts
@@ -125,7 +125,7 @@ def test_the_first_error_of_a_run_stays_its_error_and_whatever_is_raised_is_a_fa
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"perf/updates": 1.0}, "'perf/updates', which is a name in the row already"),
+        ({"perf/updates": 1.0}, "'perf/updates', which is a name there already"),
         ({"env_steps": 1.0}, "'env_steps', which is"),
         ({"other/one": 1.0}, "'other/one', which is"),
         ({7: 1.0}, "7 as a name"),
@@ -144,6 +144,31 @@ def test_invalid_summaries_are_a_failure(given: Any, words: str) -> None:
     error = str(observers.end(DONE).error)
     assert "observer a:Recording failed in extra_summaries()" in error
     assert words in error
+
+
+def test_numbers_of_observers_for_an_episode_are_added_to_those_of_its_policy() -> None:
+    episode = EpisodeEnd(0, 1, 7, '[{"return": 2.0, "kills": 3.0}, {"won": 1.0}]')
+    first, second, last = recording(), recording(), recording()
+    first.on_episode.return_value = {"kills_per_reward": np.float32(1.5)}
+    second.on_episode.return_value = None
+    add = Mock(return_value=True)
+    observers = Observers({"a:First": first, "a:Second": second, "a:Last": last})
+    observers.begin(FACTS)
+
+    for given in ({"kills": 1.0}, ["kills"], {"x" * 101: 1.0}, {"one_too_many": 1.0}):
+        last.on_episode.return_value = given
+        failing = Observers({"a:Last": last})
+        failing.begin(FACTS)
+        failing.on_episode(episode, lambda name, policy, number: name != "one_too_many")
+        assert "observer a:Last failed in on_episode()" in str(failing.end(DONE).error)
+    last.on_episode.return_value = {}
+    observers.on_episode(episode, add)
+
+    second.on_episode.assert_called_once_with(1, 7, {"return": 2.0, "kills": 3.0}, {"won": 1.0})
+    add.assert_called_once_with("kills_per_reward", 1, 1.5)
+    assert not observers.over
+    assert observers.take_episodes
+    assert not Observers({"a:Silent": Observer()}).take_episodes
 
 
 @pytest.mark.parametrize("starting_up", [False, True])

@@ -65,6 +65,8 @@ def variable(kind: type, data: st.DataObject) -> list[Any]:
     if kind is messages.EpisodesDone:
         episodes = data.draw(EPISODES)
         return [np.array([one for one, _ in episodes], np.float64), np.array([two for _, two in episodes], np.int64)]
+    if kind is messages.EpisodeEnd:
+        return [data.draw(numbers("H")), data.draw(numbers("I")), data.draw(TEXT)]
     return [data.draw(TEXT), data.draw(reals)] if kind is messages.EpisodeExtras else [data.draw(TEXT)]
 
 
