@@ -1,0 +1,1 @@
+"""An agent of its own for sfactory; pyproject.toml gives its parts their short names."""
