@@ -171,6 +171,8 @@ class TrainStats(NamedTuple):
     value_learning_rate: float
     exploration_coeff: float
     kl_coeff: float
+    rnd_reward: float
+    rnd_return: float
     lag: PolicyLag
     replay_lag: PolicyLag
 

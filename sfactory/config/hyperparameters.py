@@ -51,6 +51,7 @@ _EFFECTS: Mapping[str, _Effect] = {
     **dict.fromkeys(("vtrace_rho", "vtrace_pg_rho", "vtrace_c", "vtrace_lambda"), _OF_VTRACE),
     "kl_loss_coeff": (lambda config: not config.algo.kl_target, "--kl_target=0"),
     "aux_loss_coeff": (lambda config: config.algo.use_cpc, "--use_cpc=True"),
+    "rnd_coeff": (lambda config: config.algo.rnd, "--rnd=True"),
     "value_lr": (
         lambda config: config.optim.separate_value_optimizer and not config.optim.value_lr_schedule,
         "--separate_value_optimizer=True and no --value_lr_schedule",

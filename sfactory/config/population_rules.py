@@ -176,6 +176,8 @@ AUXILIARY_RULES = (
         "the loss of --use_cpc=True would have no weight: leave it out, or give it a weight, such as 0.1",
     ),
     excludes("use_cpc", "microbatch_size", "its negatives come from the whole minibatch, which microbatches split"),
+    excludes("rnd", "use_cpc", "there is room for one auxiliary loss"),
+    *idle_unless(("rnd_coeff", "rnd_gamma", "rnd_share"), "rnd"),
     excludes("eval_interval_sec", "serial_mode", "an evaluation has processes of its own, and serial mode has none"),
     excludes("eval_interval_sec", "benchmark", "an evaluation beside a benchmark would change its result"),
     _names("observers", "module:Class, for example --observers my_hooks:MyObserver", registered=True),

@@ -39,7 +39,7 @@ def _names(*sections: type) -> frozenset[str]:
 
 # amp and cuda_graphs change how the network computes, not its float32 weights. The auxiliary loss and each policy have
 # weights of their own, and each kind of optimizer has its own moments.
-_OTHER_WEIGHTS = {"env", "use_cpc", "optimizer", "separate_value_optimizer", "num_policies"}
+_OTHER_WEIGHTS = {"env", "use_cpc", "rnd", "optimizer", "separate_value_optimizer", "num_policies"}
 FROZEN = _names(ModelConfig) - {"amp", "cuda_graphs"} | _OTHER_WEIGHTS
 NOTED = _names(AlgoConfig, OptimConfig, LearnerConfig, PopulationConfig) - FROZEN | {"env_kwargs"}
 # How one start begins is not a setting of the run: the next start resumes it.

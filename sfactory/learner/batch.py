@@ -30,6 +30,7 @@ class Batch:
     rnn_states: [K+1, R, S] float32 - as recorded before each of K chunks and after the last step; S may be 0
     reward_clipped: [T, R] bool - the scaled reward was outside --reward_clip; None: rewards are not clipped
     held: [T, R] bool - the agent was inactive, and its RNN state stays the same; None where agents are always active
+    intrinsic_returns, intrinsic_advantages: [T, R] float32 - of the bonus for new observations; None without
     env_step, run_step: [T, R] bool - the step counts as an env step of the policy, and of the run; None: all do
 
     In a batch of single steps (``steps``) T is 1, R counts steps, and obs and is_first have no row after the last.
@@ -52,6 +53,8 @@ class Batch:
     held: Tensor | None = None
     env_step: Tensor | None = None
     run_step: Tensor | None = None
+    intrinsic_returns: Tensor | None = None
+    intrinsic_advantages: Tensor | None = None
 
     @staticmethod
     def of(columns: Columns, algo: AlgoConfig, learner: LearnerConfig, train_step: int, device: torch.device) -> Batch:

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from sfactory.clock import Every, now
 from sfactory.errors import DivergedError, SFactoryError
+from sfactory.learner.auxiliary import make_auxiliary
 from sfactory.learner.batch import Batch
 from sfactory.learner.checkpointing import Checkpointer, Progress
 from sfactory.learner.commands import CommandExecutor
 from sfactory.learner.hooks import Hooks
 from sfactory.learner.initial_weights import begin_with_weights
-from sfactory.learner.loss import make_auxiliary
 from sfactory.learner.minibatches import Dataset
 from sfactory.learner.setup import LearnerSetup
 from sfactory.learner.staging import REPLAYED, Columns
@@ -80,7 +80,7 @@ class Learner:
         dtype = compute_dtype(config.model.amp, self._device)
         allow_tf32(config.model.amp, self._device)
         model = ActorCritic(setup.shared.spec, config.model, dtype).to(self._device)
-        auxiliary = make_auxiliary(model, config.algo)
+        auxiliary = make_auxiliary(model, config.algo, config.model)
         unpublished = [] if auxiliary is None else [FlatState(auxiliary.to(self._device))]
         self.publisher = Publisher(FlatState(model), setup.weights, config.learner.publish_interval, *unpublished)
         self.trainer = Trainer(

@@ -22,8 +22,8 @@ from sfactory.learner.learner import Learner
 from sfactory.learner.replay import Replay
 from sfactory.learner.setup import LearnerSetup
 from sfactory.learner.staging import CopyThreads, DeviceSlot, Staging
-from sfactory.learner.threads import Threads
 from sfactory.learner.training_loop import TrainingLoop
+from sfactory.process.threads import Threads
 from sfactory.seeds import Branch, seed_at
 from sfactory.shared.control import Stop
 from sfactory.shared.status import State, StatusRow, Stopwatch

@@ -16,53 +16,13 @@ from torch import Tensor
 from sfactory.algo import losses
 from sfactory.algo.returns import Targets, gae
 from sfactory.config.schema import AlgoConfig
+from sfactory.learner.auxiliary import AuxiliaryTask
 from sfactory.learner.batch import Batch
 from sfactory.learner.minibatches import Minibatch
 from sfactory.learner.targets import TargetNetwork, vtrace_targets
 from sfactory.learner.train_stats import LossTerms
 from sfactory.model.actor_critic import ActorCritic, Unrolled
-from sfactory.model.cpc import CpcAction, Trace
 from sfactory.model.distributions import ActionDistribution
-from sfactory.seeds import Branch, seed_at
-
-
-def make_auxiliary(model: ActorCritic, config: AlgoConfig) -> CpcAction | None:
-    """The auxiliary loss of the flags, if any. Create it after ``model``, to draw no random numbers before."""
-    if not config.use_cpc:
-        return None
-    return CpcAction(
-        model.heads,
-        embedding_size=model.tower.encoder.out_size,
-        memory_size=model.tower.memory_size,
-        forward_steps=config.cpc_forward_steps,
-        time_subsample=config.cpc_time_subsample,
-        forward_subsample=config.cpc_forward_subsample,
-    )
-
-
-class AuxiliaryTask:
-    """An auxiliary loss with its random generator. Its weights, of ``module``, are trained and saved, not published."""
-
-    def __init__(self, module: CpcAction, seed: int, policy: int) -> None:
-        self.module = module
-        self._seed, self._policy = seed, policy
-        self._generator = torch.Generator(next(module.parameters()).device)
-
-    def begin(self, train_step: int) -> None:
-        """Begin the pass at ``train_step``; it draws the same numbers if a run is resumed there."""
-        self._generator.manual_seed(seed_at(self._seed, Branch.AUXILIARY, self._policy, train_step))
-
-    def loss(self, batch: Batch, unrolled: Unrolled) -> Tensor:
-        """The loss of a minibatch of whole rollouts, 0-dim, before its coefficient. Each call draws other numbers."""
-        steps = batch.valid.shape[0]
-        trace = Trace(
-            embeddings=unrolled.embeddings[:steps],
-            memory=unrolled.memory[:steps],
-            actions=batch.actions,
-            is_first=batch.is_first[:steps],
-            valid=batch.valid,
-        )
-        return self.module.loss(trace, self._generator)
 
 
 class Part(NamedTuple):
@@ -188,6 +148,9 @@ class LossFunction:
             assert corrected_for is not None
             assert values is not None
             targets = vtrace_targets(config, batch, corrected_for, self._model.value_head.denormalize(values))
+        if batch.intrinsic_advantages is not None:
+            advantages = targets.advantages + config.rnd_coeff * batch.intrinsic_advantages
+            targets = Targets(targets.returns, torch.where(batch.valid, advantages, 0.0))
         normalized = targets.advantages
         if config.normalize_advantages:
             normalized = losses.normalize(normalized, batch.valid)
@@ -234,8 +197,8 @@ class LossFunction:
         # Auxiliary loss: a mean over the part, which counts as much as the part has valid steps.
         auxiliary = torch.zeros_like(loss.detach())
         if self._auxiliary is not None:
-            auxiliary = self._auxiliary.loss(batch, outputs.unrolled) * valid.sum()
-            loss = loss + config.aux_loss_coeff * auxiliary / divisor
+            auxiliary = self._auxiliary.loss(batch, outputs.unrolled, config) * valid.sum()
+            loss = loss + self._auxiliary.coefficient(config) * auxiliary / divisor
         cells = LossTerms(
             policy_loss=policy.detach(),
             value_loss=value.detach(),

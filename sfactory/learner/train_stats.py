@@ -21,11 +21,12 @@ from sfactory.learner.batch import Batch
 from sfactory.learner.gradient_step import Applied
 from sfactory.messages import TRAIN_STATISTICS
 
-# Not computed here: of ``Coefficients`` and of ``Applied``.
+# Not computed here: of ``Coefficients``, and of ``Applied``.
 COEFFICIENTS = ("learning_rate", "value_learning_rate", "exploration_coeff", "kl_coeff")
 GRADIENT = ("grad_norm",)
+INTRINSIC = ("rnd_reward", "rnd_return")  # of ``Exploration``
 # Results of ``statistics_of``, in their order.
-NAMES = tuple(name for name in TRAIN_STATISTICS if name not in (*COEFFICIENTS, *GRADIENT))
+NAMES = tuple(name for name in TRAIN_STATISTICS if name not in (*COEFFICIENTS, *GRADIENT, *INTRINSIC))
 
 
 class LossTerms(NamedTuple):

@@ -11,14 +11,16 @@ from torch import Tensor
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.errors import DivergedError
+from sfactory.learner.auxiliary import Exploration, task_of
 from sfactory.learner.batch import Batch
 from sfactory.learner.coefficients import Coefficients
 from sfactory.learner.diagnostics import keep_evidence
 from sfactory.learner.gradient_step import GradientStep
-from sfactory.learner.loss import AuxiliaryTask, LossFunction
+from sfactory.learner.loss import LossFunction
 from sfactory.learner.minibatches import Dataset, Minibatch, epoch_of
 from sfactory.learner.targets import TargetNetwork
 from sfactory.learner.train_stats import (
+    INTRINSIC,
     Learned,
     LossTerms,
     Means,
@@ -31,6 +33,7 @@ from sfactory.learner.train_stats import (
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.cpc import CpcAction
 from sfactory.model.parts import Freezer
+from sfactory.model.rnd import Rnd
 from sfactory.seeds import Branch, seed_at
 
 
@@ -51,19 +54,20 @@ class Trainer:
         seed: int,
         policy: int,
         total_env_steps: int,
-        auxiliary: CpcAction | None = None,
+        auxiliary: CpcAction | Rnd | None = None,
         evidence: Path | None = None,
     ) -> None:
         """``total_env_steps``: where linear decay ends. ``evidence``: folder for the batch at which training fails."""
         self.model, self.algo, self.learner = model, algo, learner
         self.coefficients = Coefficients(optim, algo, total_env_steps)
-        self.updater = GradientStep(model, optim, () if auxiliary is None else auxiliary.parameters())
+        beside = () if auxiliary is None else auxiliary.parameters()
+        self.updater = GradientStep(model, optim, [parameter for parameter in beside if parameter.requires_grad])
         self.freezer = Freezer(model, optim.freeze, optim.freeze_until)
         self.target: TargetNetwork | None = None
         if algo.use_target_net:
             self.target = TargetNetwork(model, algo.target_update_interval, algo.target_tau)
         self.auxiliary = auxiliary
-        self._auxiliary_task = None if auxiliary is None else AuxiliaryTask(auxiliary, seed, policy)
+        self._auxiliary_task = task_of(auxiliary, seed, policy)
         self.loss = LossFunction(model, algo, self.target, self._auxiliary_task)
         self.stats = UpdateStats(learner.max_bad_steps)
         self._total_env_steps, self._seed, self._policy, self._evidence = total_env_steps, seed, policy, evidence
@@ -103,7 +107,9 @@ class Trainer:
 
     def statistics(self) -> dict[str, float]:
         """By the names in TRAIN_STATISTICS: means since ``stats.clear()``, NaN without any, and coefficients."""
-        return self.stats.means.value() | self.coefficients.by_name()
+        task = self._auxiliary_task
+        intrinsic = task.statistics() if isinstance(task, Exploration) else dict.fromkeys(INTRINSIC, math.nan)
+        return self.stats.means.value() | self.coefficients.by_name() | intrinsic
 
     def train(self, batch: Batch, stopping: Callable[[], bool] = lambda: False) -> int:
         """All epochs and minibatches of one dataset, or as many as there are before ``stopping()`` is true.
@@ -123,6 +129,9 @@ class Trainer:
             self._observe(batch)
             if self.target is not None:
                 self.target.copy()
+        if isinstance(self._auxiliary_task, Exploration):
+            parts = self.learner.num_batches_per_epoch
+            batch = self._auxiliary_task.add_returns(self.model, batch, self.algo, parts)
         targets = self.loss.gae_targets(batch)
         if targets is not None:
             self.model.value_head.observe(targets.returns, batch.fresh)

@@ -98,12 +98,14 @@ class Output(NamedTuple):
 
 class Unrolled(NamedTuple):
     """Of a rollout of T steps. dist_params: [T * B, P]. values: [T or T+1, B] - outputs of ValueHead.
-    embeddings, memory: [T or T+1, B, ...] - outputs of the actor's encoder and core, see Stages."""
+    embeddings, memory: [T or T+1, B, ...] - outputs of the actor's encoder and core, see Stages.
+    features: [T or T+1, B, F] - what the value head reads."""
 
     dist_params: Tensor
     values: Tensor
     embeddings: Tensor
     memory: Tensor
+    features: Tensor
 
 
 class Acted(NamedTuple):
@@ -309,8 +311,8 @@ class ActorCritic(nn.Module):
                 params, {path: obs[path][:steps].flatten(0, 1) for path, _ in self.spec.masks}
             )
         values = self.value_head.forward(critic_features).view(-1, rows)
-        embeddings, memory = (stage.unflatten(0, (-1, rows)) for stage in (stages.embeddings, stages.memory))
-        return Unrolled(params, values, embeddings, memory)
+        outputs = (stages.embeddings, stages.memory, critic_features)
+        return Unrolled(params, values, *(stage.unflatten(0, (-1, rows)) for stage in outputs))
 
     def distribution(self, params: Tensor) -> ActionDistribution:
         return ActionDistribution(self.heads, params)

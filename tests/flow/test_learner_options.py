@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sfactory.errors import ExitCode
+from sfactory.learner.train_stats import INTRINSIC
 from sfactory.messages import TRAIN_STATISTICS
 from tests.support.hooks import DIARY, FILE, lines
 from tests.support.long import long
@@ -24,14 +25,23 @@ CPC = {"use_rnn": True, "rnn_size": 16, "use_cpc": True}
 SPECTRAL = {"use_spectral_norm": True, "inference": "local", "amp": "bf16"}
 
 
-def test_run_with_auxiliary_losses_learns_can_be_played_and_resumes(run_trainer: RunTrainer) -> None:
-    run = run_trainer(train_for_env_steps=2_000, **CPC, **SPECTRAL).done()
+@pytest.mark.parametrize(
+    ("flags", "parts"),
+    [
+        ({**CPC, **SPECTRAL}, {"future", "of_future", "of_embedding", "score"}),
+        long({"rnd": True}, {"normalizer", "target", "predictor", "value"}),
+    ],
+)
+def test_run_with_auxiliary_losses_learns_can_be_played_and_resumes(
+    run_trainer: RunTrainer, flags: dict[str, Any], parts: set[str]
+) -> None:
+    run = run_trainer(train_for_env_steps=2_000, **flags).done()
 
-    losses = [row["train/aux_loss"] for row in run.metrics() if row.get("train/aux_loss") is not None]
-    assert losses
-    assert all(0.05 < loss < 2.0 for loss in losses)
-    parts = {name.split(".")[0] for name in run.payload()["auxiliary"]}
-    assert parts == {"future", "of_future", "of_embedding", "score"}
+    rows = [row for row in run.metrics() if row.get("train/aux_loss") is not None]
+    assert rows
+    assert all(0.05 < row["train/aux_loss"] < 5.0 for row in rows)
+    assert all((row["train/rnd_reward"] is not None) == ("rnd" in flags) for row in rows)
+    assert {name.split(".")[0] for name in run.payload()["auxiliary"]} == parts
     play = [sys.executable, "-m", "sfactory.enjoy", f"--train_dir={run.run_dir.parent}", "--experiment=run"]
     play += ["--no_render=True", "--max_num_episodes=2"]
     played = subprocess.run(play, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
@@ -119,6 +129,6 @@ def test_observer_sees_a_run_in_main_and_a_hook_in_its_learner(
     last = result["updates"]
     assert [note["train_step"] for note in notes] == [*range(2, last, 2), last]
     assert notes[-1]["env_steps"] == result["env_steps"]
-    assert all(set(note["stats"]) == set(TRAIN_STATISTICS) for note in notes)
+    assert all(set(note["stats"]) == set(TRAIN_STATISTICS) - set(INTRINSIC) for note in notes)
     (pid,) = {note["pid"] for note in notes}
     assert (pid == run.pid) == serial

@@ -14,9 +14,9 @@ from sfactory.learner.learner import Learner
 from sfactory.learner.learner_process import LearnerWorker
 from sfactory.learner.setup import LearnerSetup
 from sfactory.learner.staging import Staging
-from sfactory.learner.threads import Threads
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import flat_bytes
+from sfactory.process.threads import Threads
 from sfactory.shared.objects import SharedObjects
 from tests.support.parts import VECTOR, small_run
 

@@ -16,8 +16,9 @@ from sfactory.algo.returns import Targets
 from sfactory.config.schema import AlgoConfig, LearnerConfig, ModelConfig, OptimConfig
 from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.layout import Layout
+from sfactory.learner.auxiliary import AuxiliaryTask, make_auxiliary
 from sfactory.learner.batch import Batch
-from sfactory.learner.loss import AuxiliaryTask, LossFunction, make_auxiliary
+from sfactory.learner.loss import LossFunction
 from sfactory.learner.minibatches import Minibatch
 from sfactory.learner.staging import Staging
 from sfactory.learner.targets import TargetNetwork
@@ -102,7 +103,7 @@ def trainer_for(
         seed=seed,
         policy=policy,
         total_env_steps=total_env_steps,
-        auxiliary=make_auxiliary(model, algo),
+        auxiliary=make_auxiliary(model, algo, ModelConfig(encoder_mlp_layers=(8,))),
     )
 
 

@@ -206,6 +206,21 @@ class AlgoConfig:
     cpc_forward_steps: int = flag(8, "CPC|A: maximum steps to look ahead", ge=1)
     cpc_time_subsample: int = flag(6, "CPC|A: steps of a rollout, drawn for each loss, that predictions start at", ge=1)
     cpc_forward_subsample: int = flag(2, "CPC|A: number of the steps ahead that are drawn to be predicted", ge=1)
+    rnd: bool = flag(
+        False,
+        "random network distillation: a bonus for new observations, with a value head of its own; the bonus is counted "
+        "apart from the return",
+    )
+    rnd_coeff: float = flag(
+        0.5, "RND: weight of intrinsic advantages beside those of the reward", ge=0, mutable=Mutable(1e-3, 100.0)
+    )
+    rnd_gamma: float = flag(0.99, "RND: discount factor of the bonus, which goes on over ends of episodes", ge=0, lt=1)
+    rnd_share: float = flag(
+        0.25,
+        "RND: share of a minibatch's steps that the predictor learns from; less keeps the bonus longer",
+        gt=0,
+        le=1,
+    )
 
 
 @dataclass(frozen=True)

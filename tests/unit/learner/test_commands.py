@@ -10,7 +10,7 @@ from sfactory.learner.batch import Batch
 from sfactory.learner.checkpointing import payload_of
 from sfactory.learner.commands import with_values
 from sfactory.learner.learner_process import LearnerWorker
-from sfactory.learner.threads import Threads
+from sfactory.process.threads import Threads
 from sfactory.shared.control import LearnerCommand, LearnerCommands, Stop
 from tests.support.equality import assert_same, changed, copied
 from tests.support.files import truncate

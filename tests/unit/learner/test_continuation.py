@@ -64,6 +64,8 @@ RUNS = {
     "impact": Run(algo={"use_target_net": True, "target_update_interval": 3, "target_tau": 0.5}, learner=CUT),
     "microbatches": Run(model=NORMALIZED, learner={**CUT, "microbatch_size": 6}),
     "auxiliary": Run(model=MEMORY, algo={"use_cpc": True, "cpc_forward_steps": 3, "cpc_time_subsample": 4}),
+    "rnd": Run(model={**NORMALIZED, **MEMORY}, algo={"rnd": True}, learner=CUT),
+    "rnd_of_steps": Run(algo={"rnd": True, **GAE}, learner=SHUFFLED),
     "kl_target": Run(algo={"kl_loss_coeff": 0.1, "kl_target": 0.001}, learner=CUT),
     "everything": Run(
         model={**NORMALIZED, **MEMORY},

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from sfactory.clock import now
-from sfactory.learner import threads as threads_module
 from sfactory.learner.learner_process import LearnerWorker, run_learner
 from sfactory.learner.minibatches import Dataset
 from sfactory.learner.staging import Columns, DeviceSlot, Staging
-from sfactory.learner.threads import Threads
 from sfactory.messages import LearnerTimes, TrajectoryReady
+from sfactory.process import threads as threads_module
+from sfactory.process.threads import Threads
 from sfactory.shared.control import LearnerCommand, Stop
 from sfactory.shared.slots import SlotState
 from tests.support.lone_learner import LoneLearner, run_to_the_end

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from sfactory.config.schema import AlgoConfig, OptimConfig
+from sfactory.config.schema import AlgoConfig, ModelConfig, OptimConfig
 from sfactory.errors import CheckpointError
+from sfactory.learner.auxiliary import AuxiliaryTask, make_auxiliary
 from sfactory.learner.batch import Batch
 from sfactory.learner.checkpointing import Progress, payload_of, restore
-from sfactory.learner.loss import AuxiliaryTask, make_auxiliary
 from sfactory.learner.targets import TargetNetwork
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
@@ -125,8 +125,8 @@ ALGOS = pytest.mark.parametrize("algo", [CPC, dataclasses.replace(CPC, with_vtra
 
 def auxiliary_of(model: ActorCritic) -> CpcAction:
     torch.manual_seed(3)
-    made = make_auxiliary(model, CPC)
-    assert made is not None
+    made = make_auxiliary(model, CPC, ModelConfig())
+    assert isinstance(made, CpcAction)
     return made
 
 
@@ -146,6 +146,7 @@ def test_first_weights_of_the_network_are_the_same_with_and_without() -> None:
         return host
 
     assert torch.equal(published(), published(use_cpc=True, cpc_forward_steps=3, cpc_time_subsample=4))
+    assert torch.equal(published(), published(rnd=True))
 
 
 @ALGOS
@@ -215,7 +216,7 @@ def test_each_dataset_policy_and_seed_has_draws_of_its_own() -> None:
         task = AuxiliaryTask(module, seed, policy)
         task.begin(train_step)
         unrolled = model.unroll(batch.obs, batch.rnn_states[:-1], batch.is_first, batch.recurrence)
-        return [task.loss(batch, unrolled).item() for _ in range(calls)][-1]
+        return [task.loss(batch, unrolled, CPC).item() for _ in range(calls)][-1]
 
     assert loss() == loss()
     assert len({loss(), loss(seed=6), loss(policy=1), loss(train_step=8), loss(calls=2)}) == 5

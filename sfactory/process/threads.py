@@ -1,4 +1,4 @@
-"""The threads of a learner: starts loops, waits for them, and raises the first failure among them.
+"""Runs loops in threads, waits for them, and raises the first failure among them.
 
 NOTE [Saving waits for no ring]: a process that is killed while it puts into a faster-fifo ring or gets from it holds
 its lock for ever, and all other users of that ring are stuck in C code, without any timeout. So the main thread of a

@@ -1,0 +1,66 @@
+"""Random network distillation: a bonus for observations that a network has not learned to predict yet.
+
+Source: Burda et al. 2019, "Exploration by random network distillation" (arXiv 1810.12894), sections 2.2 to 2.4. A
+target network with fixed random weights maps an observation to a vector, and a predictor learns to give the same one.
+Its error is large where observations are new. Observations are normalized by statistics of their own, and clipped to
+[-5, 5].
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from sfactory.config.schema import ModelConfig
+from sfactory.model.actor_critic import ValueHead
+from sfactory.model.encoders import linear_layers, make_encoder
+from sfactory.model.layers import ACTIVATIONS
+from sfactory.model.normalizer import ObsNormalizer
+from sfactory.tensor_spec import ObsSpec
+
+_SIZE = 256  # of the vectors that are predicted
+
+
+class _Vectors(nn.Module):
+    """A built-in encoder as the flags describe it, and ``depth`` layers after it: [N, _SIZE]."""
+
+    def __init__(self, obs: ObsSpec, config: ModelConfig, normalized: frozenset[str], depth: int) -> None:
+        super().__init__()
+        self.encoder = make_encoder(obs, config, normalized)
+        self.layers = nn.ModuleList(linear_layers([self.encoder.out_size] + [_SIZE] * depth, config))
+        self._activation = ACTIVATIONS[config.nonlinearity]
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        """[N, _SIZE] of obs {path: [N, ...]}; no activation after the last layer."""
+        x = self.encoder.forward(obs)
+        for layer in self.layers[:-1]:
+            x = self._activation(layer(x))
+        return self.layers[-1](x)
+
+
+class Rnd(nn.Module):
+    """Predictor, fixed target, normalizer of observations, and the value head of intrinsic returns.
+
+    The predictor has two layers more than the target. value: reads the features of the policy's critic; its
+    ``returns`` hold the statistics that intrinsic returns are normalized by.
+    """
+
+    def __init__(self, obs: ObsSpec, feature_size: int, config: ModelConfig) -> None:
+        """``feature_size``: of the critic's features."""
+        super().__init__()
+        config = replace(config, normalize_returns=True, use_spectral_norm=False)
+        self.normalizer = ObsNormalizer(tuple(leaf for leaf in obs if not (leaf[1].is_choice or leaf[1].is_mask)))
+        normalized = frozenset(self.normalizer.keys)
+        self.target = _Vectors(obs, config, normalized, depth=1).requires_grad_(False)
+        self.predictor = _Vectors(obs, config, normalized, depth=3)
+        self.value = ValueHead(feature_size, config)
+
+    def error(self, obs: dict[str, Tensor]) -> Tensor:
+        """[T, B] mean squared error of the predictor at obs {path: [T, B, ...]}, with gradients."""
+        steps, rows = next(iter(obs.values())).shape[:2]
+        seen = self.normalizer.forward({path: leaf.flatten(0, 1) for path, leaf in obs.items()})
+        with torch.no_grad():
+            wanted = self.target.forward(seen)
+        return (self.predictor.forward(seen) - wanted).square().mean(-1).view(steps, rows)

@@ -1,0 +1,120 @@
+"""The bonus for new observations: it falls where the predictor has learned, and its returns do not know ends."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
+from sfactory.learner.auxiliary import Exploration, make_auxiliary
+from sfactory.model.rnd import Rnd
+from tests.support.equality import changed, copied
+from tests.support.parts import TINY, loss_of, model_of, random_batch, trainer_for
+
+ALGO = AlgoConfig(rnd=True, gamma=0.5, rnd_gamma=0.9, gae_lambda=1.0, with_vtrace=False, rnd_coeff=2.0)
+
+
+def rnd_of(**model: Any) -> Rnd:
+    torch.manual_seed(3)
+    made = make_auxiliary(model_of(**model), ALGO, TINY)
+    assert isinstance(made, Rnd)
+    return made
+
+
+def exploration(batch_seed: int = 1, **changes: Any) -> tuple[Exploration, Any, Any]:
+    """A task, a model and a batch with its intrinsic returns."""
+    model = model_of()
+    batch = random_batch(model, seed=batch_seed, **changes)
+    task = Exploration(rnd_of(), seed=5, policy=0)
+    return task, model, task.add_returns(model, batch, ALGO, parts=2)
+
+
+def test_the_error_falls_where_the_predictor_has_learned_and_the_target_stays() -> None:
+    rnd = rnd_of()
+    seen, new = torch.randn(50, 8, 3), torch.randn(50, 8, 3) + 3.0
+    rnd.normalizer.update({"obs": torch.cat((seen, new))}, torch.ones(100, 8, dtype=torch.bool))
+    target = copied(rnd.target)
+    optimizer = torch.optim.Adam([weight for weight in rnd.parameters() if weight.requires_grad], lr=1e-3)
+
+    before = rnd.error({"obs": seen}).mean().item(), rnd.error({"obs": new}).mean().item()
+    for _ in range(100):
+        optimizer.zero_grad()
+        torch.autograd.backward(rnd.error({"obs": seen}).mean())
+        optimizer.step()
+    after = rnd.error({"obs": seen}).mean().item(), rnd.error({"obs": new}).mean().item()
+
+    assert after[0] < 0.1 * before[0]
+    assert after[1] > 3 * after[0]
+    assert not changed(rnd.target, target)
+
+
+def test_observations_are_clipped_to_five_deviations() -> None:
+    rnd = rnd_of()
+    rnd.normalizer.update({"obs": torch.randn(100, 8, 3)}, torch.ones(100, 8, dtype=torch.bool))
+
+    far, farther = (rnd.error({"obs": torch.full((1, 1, 3), size)}).item() for size in (20.0, 1e6))
+
+    assert far == farther
+
+
+def test_intrinsic_returns_are_discounted_sums_of_errors_that_go_on_over_ends() -> None:
+    task, model, batch = exploration()
+    ended = dataclasses.replace(batch, discounts=0.0 * batch.discounts)
+    errors = task.rnd.error({"obs": batch.obs["obs"][1:]}).detach()
+    fresh = Exploration(rnd_of(), seed=5, policy=0)
+    again = fresh.add_returns(model, ended, ALGO, parts=1)
+
+    torch.testing.assert_close(again.intrinsic_returns, batch.intrinsic_returns)
+    # Values of the same first weights, before their statistics had seen returns.
+    head = rnd_of().value
+    unrolled = model.unroll(batch.obs, batch.rnn_states[:-1], batch.is_first, batch.recurrence)
+    following = head.denormalize(head.forward(unrolled.features))[-1].detach()
+    for t in reversed(range(len(errors))):
+        following = errors[t] + 0.9 * following
+        torch.testing.assert_close(batch.intrinsic_returns[t], following, rtol=1e-4, atol=1e-5)
+    means = task.statistics()
+    assert means["rnd_reward"] == pytest.approx(errors.mean().item(), rel=1e-4)
+    assert means["rnd_return"] == pytest.approx(batch.intrinsic_returns.mean().item(), rel=1e-4)
+    assert np.isnan(task.statistics()["rnd_reward"])
+    deviation = batch.intrinsic_returns.double().std(correction=0).item()
+    plain = batch.intrinsic_returns - head.denormalize(head.forward(unrolled.features))[:-1].detach()
+    torch.testing.assert_close(batch.intrinsic_advantages * (deviation**2 + 1e-5) ** 0.5, plain, rtol=1e-3, atol=1e-4)
+
+
+def test_the_loss_learns_from_both_advantages_and_steps_that_are_invalid_give_none() -> None:
+    task, model, batch = exploration()
+    task.begin(0)
+    plain = loss_of(model, ALGO, dataclasses.replace(batch, intrinsic_advantages=None), auxiliary=task)
+    task.begin(0)
+    both = loss_of(model, ALGO, batch, auxiliary=task)
+
+    assert plain.total != both.total
+    assert plain.statistics["aux_loss"] == both.statistics["aux_loss"] > 0.0
+    assert plain.statistics["value_loss"] == both.statistics["value_loss"]
+    taken = batch.taken.clone()
+    taken[2] = False
+    invalid = random_batch(model, taken=taken, valid=taken)
+    with_bonus = Exploration(rnd_of(), seed=5, policy=0).add_returns(model, invalid, ALGO, parts=1)
+    assert with_bonus.intrinsic_advantages is not None
+    assert bool((with_bonus.intrinsic_advantages[2] == 0).all())
+
+
+@pytest.mark.parametrize("flags", [{}, {"with_vtrace": False}, {"with_vtrace": False, "shuffle": True}])
+def test_predictor_value_head_and_policy_are_trained_and_nothing_else_of_it(flags: dict[str, bool]) -> None:
+    learner = LearnerConfig(num_batches_per_epoch=2, shuffle_minibatches="shuffle" in flags)
+    algo = dataclasses.replace(ALGO, with_vtrace=flags.get("with_vtrace", True))
+    trainer = trainer_for(model_of(), algo, OptimConfig(learning_rate=0.01), learner)
+    assert isinstance(trainer.auxiliary, Rnd)
+    before = copied(trainer.auxiliary)
+
+    trainer.train(random_batch(trainer.model))
+
+    names = {name for name, tensor in trainer.auxiliary.state_dict().items() if not torch.equal(tensor, before[name])}
+    trained = {name for name, weight in trainer.auxiliary.named_parameters() if weight.requires_grad}
+    assert trained <= names
+    assert not any(name.startswith("target") for name in names)
+    assert 0.0 < trainer.statistics()["rnd_reward"] < 10.0
