@@ -64,13 +64,17 @@ class GridFamily:
         """Flags with which training works well."""
         return {
             "use_rnn": True,
+            "num_envs_per_worker": 16,
             "rollout": 32,
-            "batch_size": 1024,
-            "num_envs_per_worker": 32,
+            "batch_size": 512,
+            "num_batches_per_epoch": 2,
+            "num_epochs": 4,
+            "ppo_clip_ratio": 0.2,
             "learning_rate": 2e-3,
             "gamma": 0.97,
             "exploration_loss_coeff": 0.01,
-            "train_for_env_steps": 300_000,
+            "normalize_returns": False,
+            "train_for_env_steps": 200_000,
         }
 
 
