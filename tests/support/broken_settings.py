@@ -102,6 +102,7 @@ BROKEN: list[Row] = [
     ("aux_loss_coeff", {**CPC, "aux_loss_coeff": 0.0}),
     ("use_cpc", {**CPC, "microbatch_size": 512}),
     ("rnd", {**CPC, "rnd": True}),
+    ("rnd", {"model": "my_parts:Model", "rnd": True}),
     *(("model", {"model": OWN, part: OWN, "use_rnn": True}) for part in ("encoder", "core", "decoder")),
     ("model", {"model": OWN, "actor_critic_share_weights": False}),
     ("model", {"model": OWN, **CPC}),
