@@ -43,7 +43,7 @@ def train(
 ) -> subprocess.CompletedProcess[str]:
     """A command of training, with cheap settings for all that it does not name; ``limit`` is one of env steps."""
     words = shlex.split(re.sub(r"--train_for_env_steps=\d+", "", command).removeprefix(TRAINING))
-    named = {word.partition("=")[0].removeprefix("--") for word in words}
+    named = {word.partition("=")[0].removeprefix("--") for word in words if word.startswith("--")}
     unused = {"inference", *(("encoder_mlp_layers",) if named & {"encoder", "model"} else ())}
     flags = {name: value for name, value in {**CHEAP, **SMALL}.items() if name not in named | unused}
     flags |= {} if limit is None else {"train_for_env_steps": limit}

@@ -26,20 +26,20 @@ SPECTRAL = {"use_spectral_norm": True, "inference": "local", "amp": "bf16"}
 
 
 @pytest.mark.parametrize(
-    ("flags", "parts"),
+    ("flags", "parts", "bounds"),
     [
-        ({**CPC, **SPECTRAL}, {"future", "of_future", "of_embedding", "score"}),
-        long({"rnd": True}, {"normalizer", "target", "predictor", "value"}),
+        ({**CPC, **SPECTRAL}, {"future", "of_future", "of_embedding", "score"}, (0.05, 2.0)),
+        long({"rnd": True}, {"normalizer", "target", "predictor", "value"}, (0.0, 20.0)),
     ],
 )
 def test_run_with_auxiliary_losses_learns_can_be_played_and_resumes(
-    run_trainer: RunTrainer, flags: dict[str, Any], parts: set[str]
+    run_trainer: RunTrainer, flags: dict[str, Any], parts: set[str], bounds: tuple[float, float]
 ) -> None:
     run = run_trainer(train_for_env_steps=2_000, **flags).done()
 
     rows = [row for row in run.metrics() if row.get("train/aux_loss") is not None]
     assert rows
-    assert all(0.05 < row["train/aux_loss"] < 5.0 for row in rows)
+    assert all(bounds[0] < row["train/aux_loss"] < bounds[1] for row in rows)
     assert all((row["train/rnd_reward"] is not None) == ("rnd" in flags) for row in rows)
     assert {name.split(".")[0] for name in run.payload()["auxiliary"]} == parts
     play = [sys.executable, "-m", "sfactory.enjoy", f"--train_dir={run.run_dir.parent}", "--experiment=run"]
