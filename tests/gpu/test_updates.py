@@ -11,8 +11,8 @@ from torch import Tensor
 
 from sfactory.checkpoint import CheckpointDir
 from sfactory.config.schema import AlgoConfig, LearnerConfig, ModelConfig, OptimConfig
+from sfactory.learner.auxiliary import make_auxiliary
 from sfactory.learner.checkpointing import Progress, payload_of, restore
-from sfactory.learner.loss import make_auxiliary
 from sfactory.learner.train_stats import on_host
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
@@ -103,7 +103,7 @@ def learner_of(case: Case, device: torch.device) -> Trainer:
     pixels = {} if case.kind == "vector" else {"obs_scale": 255.0}
     config = ModelConfig(**{**SMALL, **pixels, **case.model})
     model, algo = ActorCritic(spec_of(case.kind, config), config, case.dtype), AlgoConfig(**case.algo)
-    auxiliary = make_auxiliary(model, algo)
+    auxiliary = make_auxiliary(model, algo, config)
     model.to(device)
     FlatState(model)
     learner = LearnerConfig(**{"batch_size": case.steps * case.rows, **case.learner})

@@ -14,8 +14,8 @@ from sfactory.errors import ConfigError
 from sfactory.inference.policy_worker import PolicySetup, run_policy_worker
 from sfactory.learner import learner_process
 from sfactory.learner.learner_process import run_learner
-from sfactory.learner.threads import Threads
 from sfactory.planning.plan import choose_device, plan_run
+from sfactory.process.threads import Threads
 from sfactory.system import gpu
 from tests.support.lone_learner import LoneLearner
 from tests.support.parts import VECTOR
