@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from sfactory.config.schema import ModelConfig
 from sfactory.model.actor_critic import ValueHead
-from sfactory.model.encoders import linear_layers, make_encoder
-from sfactory.model.layers import ACTIVATIONS
+from sfactory.model.encoders import make_encoder
+from sfactory.model.layers import ACTIVATIONS, linear_layers
 from sfactory.model.normalizer import ObsNormalizer
 from sfactory.tensor_spec import ObsSpec
 
@@ -51,7 +51,7 @@ class Rnd(nn.Module):
         """``feature_size``: of the critic's features."""
         super().__init__()
         config = replace(config, normalize_returns=True, use_spectral_norm=False)
-        self.normalizer = ObsNormalizer(tuple(leaf for leaf in obs if not (leaf[1].is_choice or leaf[1].is_mask)))
+        self.normalizer = ObsNormalizer(tuple(leaf for leaf in obs if leaf[1].is_number))
         normalized = frozenset(self.normalizer.keys)
         self.target = _Vectors(obs, config, normalized, depth=1).requires_grad_(False)
         self.predictor = _Vectors(obs, config, normalized, depth=3)
