@@ -1,7 +1,8 @@
 """Makes PettingZoo's environments, named ``pettingzoo:`` and a module.
 
 ``pettingzoo:mpe2.simple_spread_v3`` is the result of ``parallel_env()`` of the module ``mpe2.simple_spread_v3``, of any
-package. ``pettingzoo:butterfly.pistonball_v6`` is a module of PettingZoo itself; ``pettingzoo.`` may stand before it.
+package; of a module without one, whose agents act in turn, it is the result of ``env()``.
+``pettingzoo:butterfly.pistonball_v6`` is a module of PettingZoo itself; ``pettingzoo.`` may stand before it.
 ``--env_kwargs`` are passed on.
 """
 
@@ -26,29 +27,29 @@ _PACKAGE = "pettingzoo"
 
 @dataclass(frozen=True)
 class PettingZoo:
-    """The family of environments with PettingZoo's parallel interface."""
+    """The family of environments with PettingZoo's interfaces."""
 
     name: str = "pettingzoo"
 
     def names(self) -> Sequence[str]:
         """Some of them."""
-        return (f"{_PREFIX}mpe2.simple_spread_v3", f"{_PREFIX}butterfly.pistonball_v6")
+        return (
+            f"{_PREFIX}mpe2.simple_spread_v3",
+            f"{_PREFIX}butterfly.pistonball_v6",
+            f"{_PREFIX}classic.connect_four_v3",
+        )
 
     def matches(self, env_name: str) -> bool:
         """Whether ``env_name`` is ``pettingzoo:`` and a module."""
         return env_name.startswith(_PREFIX)
 
     def make(self, env_name: str, **kwargs: object) -> Any:
-        """The result of ``parallel_env(**kwargs)`` of the module. Raises EnvError if there is none."""
+        """The result of ``parallel_env(**kwargs)`` of the module, or of ``env(**kwargs)``. Raises EnvError without."""
         module = _module(env_name)
-        parallel_env = getattr(module, "parallel_env", None)
-        if not callable(parallel_env):
-            raise EnvError(
-                f"--env={env_name}: {module.__name__} has no parallel_env(), so its agents act in turn (AEC); write a "
-                "function make() that returns pettingzoo.utils.turn_based_aec_to_parallel(env()), with env() of that "
-                "module, into my_envs.py, and give --env=my_envs:make (docs/multi_agent.md)"
-            )
-        return parallel_env(**kwargs)
+        make = getattr(module, "parallel_env", None) or getattr(module, "env", None)
+        if not callable(make):
+            raise EnvError(f"--env={env_name}: {module.__name__} has no parallel_env() and no env(), so it is no env")
+        return make(**kwargs)
 
     def defaults(self, env_name: str) -> Mapping[str, object]:
         """None are known."""

@@ -105,16 +105,21 @@ class EnvSpec:
 
     agents: names of the env's agents, all of whom see and do the same; none where an env is its own agent.
     unread: paths of observations that no network here can read, and why.
+    in_turns: whether the agents act in turn (``AgentsEnv.in_turns``).
     """
 
     obs: ObsSpec
     actions: tuple[ActionHead, ...]
     agents: tuple[str, ...] = ()
     unread: tuple[tuple[str, str], ...] = ()
+    in_turns: bool = False
 
     @staticmethod
     def of_spaces(
-        observation_space: spaces.Space[Any], action_space: spaces.Space[Any], agents: tuple[str, ...] = ()
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        agents: tuple[str, ...] = (),
+        in_turns: bool = False,
     ) -> EnvSpec:
         """Flatten gymnasium spaces; raises EnvError naming the path of a space that is not supported."""
         obs = _leaves_by_path("observation", observation_space, OBS_KEY)
@@ -126,7 +131,7 @@ class EnvSpec:
         tensors = tuple((path, _tensor_of(space)) for path, space in obs if path not in dict(unread))
         if not tensors:
             raise EnvError(unread[0][1])
-        return EnvSpec(_with_heads(with_layouts(tensors, ModelConfig()), heads), heads, agents, unread)
+        return EnvSpec(_with_heads(with_layouts(tensors, ModelConfig()), heads), heads, agents, unread, in_turns)
 
     def for_model(self, config: ModelConfig) -> EnvSpec:
         """The same with the observations that the flags choose, in their layouts, and Box actions in their unit.
@@ -172,6 +177,7 @@ class EnvSpec:
             "actions": [{"kind": type(head).__name__, **dataclasses.asdict(head)} for head in self.actions],
             "agents": self.agents,
             "unread": self.unread,
+            "in_turns": self.in_turns,
         }
 
     @staticmethod
@@ -183,7 +189,8 @@ class EnvSpec:
                 _of_fields(_HEADS[fields["kind"]], {name: fields[name] for name in fields if name != "kind"})
                 for fields in plain["actions"]
             )
-            return EnvSpec(obs, heads, tuple(map(str, plain["agents"])), _tuples(plain["unread"]))
+            agents, in_turns = tuple(map(str, plain["agents"])), bool(plain.get("in_turns", False))
+            return EnvSpec(obs, heads, agents, _tuples(plain["unread"]), in_turns)
         except (AttributeError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"it is not the spec of an env: {named(error)}") from error
 

@@ -53,7 +53,8 @@ class DataValidator:
             if tensor.dtype.startswith("float") and not tensor.is_core_input
         ]
         self._choices = [(key, *limits) for key, tensor in spec.obs if (limits := tensor.limits) is not None]
-        self._masks = [] if spec.agents else [(key, first_choices(mask)) for key, mask in spec.masks if mask.heads]
+        may_wait = spec.agents and not spec.in_turns  # with a mask that allows nothing
+        self._masks = [] if may_wait else [(key, first_choices(mask)) for key, mask in spec.masks if mask.heads]
         self._real_actions = [head.key for head in spec.actions if isinstance(head, BoxHead)]
 
     def record(self, batch: BaseBatch, reward: Array, rows: Rows) -> npt.NDArray[np.float64]:

@@ -11,9 +11,10 @@ others of its env are, then
 - truncated: truncated[t]; row t+1 shows its final observation, is acted on for its value alone, and is invalid, as in
   NOTE [Truncation row]. It is idle from row t+2 on. If row t+1 would be the first of the next slot, the final
   observation is obs[T] alone, and it is idle at once;
-- asleep: recorded as truncated. But its episode and return continue, no row is marked as the first of an episode
-  when it wakes up, and its RNN state keeps all that it has seen, its last observation before the sleep included. So
-  that observation is also shown in the first row of the next slot, if row t+1 falls there.
+- waiting, in an env whose agents act in turn: row t is its last turn, see NOTE [Turns];
+- asleep, in other envs: recorded as truncated. But its episode and return continue, no row is marked as the first of
+  an episode when it wakes up, and its RNN state keeps all that it has seen, its last observation before the sleep
+  included. So that observation is also shown in the first row of the next slot, if row t+1 falls there.
 If such a step returns no observation for the agent, its row t is invalid, because the value after it cannot be
 computed. The row before it bootstraps from row t.
 
@@ -43,7 +44,8 @@ class Stops:
     terminated, truncated: active agents that ended their episode
     paused: agents that fell asleep
     lost: truncated or paused agents without an observation
-    ended: agents that ended their episode while they slept
+    ended: agents that ended their episode while they slept or waited
+    died: those of them that were terminated while they waited for a turn
     over: whether the env's episode is over
     """
 
@@ -52,6 +54,7 @@ class Stops:
     paused: list[int] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
+    died: list[int] = field(default_factory=list)
     over: bool = False
 
 
@@ -62,7 +65,8 @@ class AgentActivity:
     showing: agents that are not active and show their last observation
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, in_turns: bool = False) -> None:
+        self._in_turns = in_turns
         self.acting = [True] * size
         self.showing: list[int] = []
         self._over = [False] * size
@@ -91,20 +95,22 @@ class AgentActivity:
 
     def change(self, change: Change, observations: Sequence[Any]) -> Stops:
         """Apply what a step changed; ``observations``: one per agent, or None."""
-        stops = Stops()
+        stops, waiting = Stops(), list[int]()  # waiting: truncated while they waited for a turn
         for agent, was_over in enumerate(self._over):
             if was_over:
                 continue
             over = change.terminated[agent] or change.truncated[agent]
             stays = change.active[agent] and not over
-            if self.acting[agent] and not stays:
-                (stops.terminated if change.terminated[agent] else stops.truncated if over else stops.paused).append(
-                    agent
-                )
-            elif over:
+            if over and not self.acting[agent]:
                 stops.ended.append(agent)
+                if self._in_turns:
+                    (stops.died if change.terminated[agent] else waiting).append(agent)
+            elif over:
+                (stops.terminated if change.terminated[agent] else stops.truncated).append(agent)
+            elif self.acting[agent] and not (stays or self._in_turns):
+                stops.paused.append(agent)
             self.acting[agent], self._over[agent] = stays, over
-        stopped = stops.truncated + stops.paused
+        stopped = stops.truncated + stops.paused + waiting
         stops.lost = [agent for agent in stopped if observations[agent] is None]
         self.showing = [agent for agent in stopped if observations[agent] is not None]
         stops.over = all(self._over)
@@ -116,6 +122,7 @@ class MultiAgentBatch(BaseBatch):
 
     agents: A
     over: envs (not rows) with an episode that ended with the last step
+    died: rows of agents that were terminated while they waited for a turn
     activities: of the agents of each env
     """
 
@@ -127,8 +134,9 @@ class MultiAgentBatch(BaseBatch):
         self.observations: list[Any] = [None] * self.size
         self.rewards: list[Any] = [0.0] * self.size
         self.over: list[int] = []
+        self.died: list[int] = []
         self._blank = blank(envs[0].observation_space)
-        self.activities = [AgentActivity(self.agents) for _ in envs]
+        self.activities = [AgentActivity(self.agents, envs[0].in_turns) for _ in envs]
         self._slices = [slice(first, first + self.agents) for first in range(0, self.size, self.agents)]
         self._fresh: list[int] = []  # envs that show the first observations of an episode
         self._resting: list[int] = []  # envs that the next step resets
@@ -140,6 +148,11 @@ class MultiAgentBatch(BaseBatch):
     def first(self) -> list[int]:
         """Rows that show the first observation of an episode: all of an env, those that begin it asleep, too."""
         return self._rows_of(self._fresh)
+
+    @property
+    def unplayed(self) -> list[int]:
+        """See BaseBatch."""
+        return [self._rows(env)[agent] for env in self._partial for agent in self.activities[env].inactive]
 
     def reset(self, seeds: Sequence[int], before_each: BeforeEach | None = None) -> None:
         """See BaseBatch."""
@@ -190,7 +203,7 @@ class MultiAgentBatch(BaseBatch):
 
     def _clear(self) -> None:
         """Forget the last step; agents that are not active in the one that comes are idle in it."""
-        stopped = self.terminated, self.truncated, self.paused, self.ended, self.over
+        stopped = self.terminated, self.truncated, self.paused, self.ended, self.died, self.over
         for rows in (*stopped, self.resumed, self.lost, self.broken, self._fresh):
             rows.clear()
         self.idle = list(self._next_idle)
@@ -212,6 +225,7 @@ class MultiAgentBatch(BaseBatch):
         self.paused += [rows[agent] for agent in stops.paused]
         self.lost += [rows[agent] for agent in stops.lost]
         self.ended += [rows[agent] for agent in stops.ended]
+        self.died += [rows[agent] for agent in stops.died]
         for agent in sorted(stops.terminated + stops.truncated + stops.ended):
             self.extras.add(change.infos[agent], rows[agent])
         if stops.over:

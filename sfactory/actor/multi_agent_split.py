@@ -16,6 +16,7 @@ from sfactory.actor.episode_stats import EXTRA_STATS
 from sfactory.actor.multi_agent_batch import MultiAgentBatch
 from sfactory.actor.policy_assignment import PolicyAssignment
 from sfactory.actor.split import Split
+from sfactory.actor.turns import OpenTurns
 from sfactory.env.actions import action_reader
 from sfactory.env.conversion import ObsWriter
 from sfactory.env.multi_agent import AgentsEnv, require_agents
@@ -44,6 +45,7 @@ class MultiAgentSplit(Split):
         batch, writer = MultiAgentBatch(envs), ObsWriter(spec, envs[0].observation_space)
         read_actions = action_reader(envs[0].action_space, spec.actions)
         super().__init__(index, batch, spec, writer, read_actions, rollout, faults, assignment)
+        self._turns = OpenTurns(batch.size) if spec.in_turns and spec.num_agents > 1 else None
         self._names = spec.agents
         self._returns = np.zeros(batch.size)  # of the running episodes of the envs, agent by agent
         self._first_rows = np.arange(0, batch.size, spec.num_agents)
@@ -57,9 +59,17 @@ class MultiAgentSplit(Split):
     def begin(self, slot: Slot) -> None:
         """See Split."""
         super().begin(slot)
+        if self._turns is not None:
+            self._turns.begin()
         if slot.counts_env_step is not None:
             slot.counts_env_step.fill(False)
             slot.counts_env_step[:, :: self.batch.agents] = True
+
+    def finish(self) -> tuple[Slot, Sequence[int]]:
+        """See Split."""
+        if self._turns is not None:
+            self._turns.leave_out(self.slot, self.batch.absent)
+        return super().finish()
 
     def _record(self, slot: Slot, t: int, rewards: npt.NDArray[np.float64]) -> int:
         batch = self.batch
@@ -67,7 +77,7 @@ class MultiAgentSplit(Split):
         self._returns += rewards
         env_steps, self.agent_steps = len(self._first_rows), batch.size
         ends = batch.idle or batch.terminated or batch.truncated or batch.paused or batch.resumed or batch.broken
-        if ends:
+        if ends or self._turns is not None:
             self._record_ends(slot, t)
         if ends or self._some_are_frozen:
             env_steps = self._count(slot, t)
@@ -80,6 +90,9 @@ class MultiAgentSplit(Split):
         super()._record_ends(slot, t)
         if batch.idle:
             slot.valid[t, batch.idle] = False
+        if self._turns is not None:
+            self._turns.record(slot, t, batch)
+        if batch.idle:
             slot.reward[t, batch.idle] = 0.0
         if batch.paused:
             slot.truncated[t, batch.paused] = True

@@ -2,6 +2,9 @@
 
 Sources: Schulman et al. 2016, "High-dimensional control using GAE", eq. 16; Espeholt et al. 2018, "IMPALA", section 4.1
 (lambda: its remark 2). Only ``_backward_scan_`` loops in Python, with one fused operation per step.
+
+Rows may be held: steps in which an agent waits for its turn. They are passed over: value, trace and correction of the
+next row that is not held stand for theirs, without discount, so targets are those of the trajectory of turns alone.
 """
 
 from __future__ import annotations
@@ -43,7 +46,14 @@ class VTrace(NamedTuple):
 
 @torch.no_grad()
 def gae(
-    *, discounts: Tensor, rewards: Tensor, values: Tensor, bootstrap_value: Tensor, valid: Tensor, lambda_: float
+    *,
+    discounts: Tensor,
+    rewards: Tensor,
+    values: Tensor,
+    bootstrap_value: Tensor,
+    valid: Tensor,
+    lambda_: float,
+    held: Tensor | None = None,
 ) -> Targets:
     """Advantages A[t] = delta[t] + d[t] lambda A[t + 1], with the trace cut at invalid rows.
 
@@ -52,11 +62,16 @@ def gae(
     values: [T, B] float - V(obs[t]); finite at a truncation row, since the row before it bootstraps there.
     bootstrap_value: [B] float - V(obs[T]).
     valid: [T, B] bool. lambda_: 0 gives one-step errors, 1 gives n-step returns.
+    held: [T, B] bool - rows that are passed over, all of them invalid; None: none.
     Raises ValueError for wrong shapes.
     """
     _check_shapes(bootstrap_value, discounts=discounts, rewards=rewards, values=values, valid=valid)
+    if held is not None:
+        values = _next_values(values, bootstrap_value, held)
     values, discounts, td_errors = _td_errors(discounts, rewards, values, bootstrap_value, valid)
-    advantages = _backward_scan_(td_errors, discounts * lambda_)
+    advantages = _backward_scan_(td_errors, _passing(discounts * lambda_, held))
+    if held is not None:
+        advantages.masked_fill_(held, 0.0)
     return Targets(values + advantages, advantages)
 
 
@@ -72,11 +87,12 @@ def vtrace(
     c_clip: float | None,
     pg_rho_clip: float | None,
     lambda_: float,
+    held: Tensor | None = None,
 ) -> VTrace:
     """V-trace targets; with weights of 1 they are the lambda-returns of GAE, and n-step returns at lambda 1.
 
     log_rhos: [T, B] float - log pi(a) - log mu(a); -inf marks an invalid row, across which nothing leaks.
-    discounts, rewards, values, bootstrap_value: as of ``gae``.
+    discounts, rewards, values, bootstrap_value, held: as of ``gae``.
     rho_clip, c_clip, pg_rho_clip: upper bounds of the weight in the target, the trace and the policy
     gradient; None is off. rho_clip sets the fixed point of the values, c_clip only speed and variance.
     lambda_: factor of the trace coefficients.
@@ -87,14 +103,18 @@ def vtrace(
     _check_shapes(bootstrap_value, log_rhos=log_rhos, discounts=discounts, rewards=rewards, values=values)
     # Not "> -inf": a NaN weight is a fault to be seen in the targets, not an invalid row.
     valid = log_rhos != -torch.inf
+    if held is not None:
+        values = _next_values(values, bootstrap_value, held)
     values, discounts, td_errors = _td_errors(discounts, rewards, values, bootstrap_value, valid)
     weights = log_rhos.exp()
     corrections = _clipped(weights, rho_clip) * td_errors
-    _backward_scan_(corrections, discounts * _clipped(weights, c_clip) * lambda_)
+    _backward_scan_(corrections, _passing(discounts * _clipped(weights, c_clip) * lambda_, held))
 
     # r + d vs' - V = (r + d V' - V) + d (vs' - V'), where vs' - V' is 0 after the last step.
     advantages = td_errors
     advantages[:-1].addcmul_(discounts[:-1], corrections[1:])
+    if held is not None:
+        corrections.masked_fill_(held, 0.0)
     return VTrace(values + corrections, _clipped(weights, pg_rho_clip) * advantages, advantages)
 
 
@@ -122,6 +142,18 @@ def _td_errors(
     discounts = torch.where(valid, discounts, 0.0)
     values_ahead = torch.cat((values[1:], bootstrap_value.unsqueeze(0)))
     return values, discounts, torch.where(valid, rewards + discounts * values_ahead - values, 0.0)
+
+
+def _next_values(values: Tensor, bootstrap_value: Tensor, held: Tensor) -> Tensor:
+    """Values [T, B] in which each held row has the value of the next row that is not held."""
+    rows = torch.arange(len(values), device=values.device).unsqueeze(1)
+    later = torch.where(held, len(values), rows).flip(0).cummin(0).values.flip(0)
+    return torch.cat((values, bootstrap_value.unsqueeze(0))).gather(0, later)
+
+
+def _passing(decays: Tensor, held: Tensor | None) -> Tensor:
+    """The decays, 1 at held rows."""
+    return decays if held is None else decays.masked_fill(held, 1.0)
 
 
 def _backward_scan_(x: Tensor, decays: Tensor) -> Tensor:

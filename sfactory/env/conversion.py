@@ -54,6 +54,7 @@ class ObsWriter:
     def __init__(self, spec: EnvSpec, space: spaces.Space[Any]) -> None:
         """``space``: observation space of one env."""
         self._specs, self._agents = dict(spec.obs), spec.agents
+        self._may_wait = spec.agents and not spec.in_turns
         paths = ((key_of(path, OBS_KEY), path) for path, _ in leaves(space))
         self._leaves = [(key, path) for key, path in paths if key in self._specs]
 
@@ -98,8 +99,8 @@ class ObsWriter:
         for env, obs in enumerate(observations):
             for key, path in self._leaves:
                 text = self._misfit(obs, key, path) or value_flaw(reduce(getitem, path, obs), self._specs[key])
-                # An agent among several that may do nothing waits for its turn.
-                if text and not (text == NO_LEGAL_ACTION and self._agents):
+                # An agent among several that may do nothing waits for its turn, unless the env says whose turn it is.
+                if text and not (text == NO_LEGAL_ACTION and self._may_wait):
                     found.setdefault(env, Flaw(key, text))
         return found
 

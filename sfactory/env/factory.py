@@ -274,11 +274,11 @@ class EnvFactory:
 
     def _adapted(self, env: object) -> AgentsEnv | None:
         """``env`` as an AgentsEnv if it has several agents."""
-        from sfactory.env.info_masks import InfoMaskParallelEnv
-        from sfactory.env.multi_agent_adapters import agents_env_of, is_parallel
+        from sfactory.env.info_masks import InfoMaskAgentsEnv
+        from sfactory.env.multi_agent_adapters import agents_env_of
 
-        if self.info_action_mask == "on" and is_parallel(env):
-            env = InfoMaskParallelEnv(env)
+        if self.info_action_mask == "on" and hasattr(env, "possible_agents"):
+            env = InfoMaskAgentsEnv(env)
         try:
             return agents_env_of(env)
         except EnvError as error:

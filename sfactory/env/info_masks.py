@@ -104,8 +104,8 @@ class InfoMaskVectorEnv(gymnasium.vector.VectorWrapper[Any, Any, Any]):
         return self._masks.join(obs, infos), rewards, terminated, truncated, infos
 
 
-class InfoMaskParallelEnv:
-    """An env with PettingZoo's parallel interface, with the masks in the observations."""
+class InfoMaskAgentsEnv:
+    """An env with PettingZoo's parallel interface, or that of turns (AEC), with the masks in the observations."""
 
     def __init__(self, env: Any) -> None:
         self._env = env
@@ -120,15 +120,24 @@ class InfoMaskParallelEnv:
         """Of one agent."""
         return self._masks[agent].space
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any] | None:
         """Begin an episode."""
-        observations, infos = self._env.reset(seed=seed, options=options)
+        if (shown := self._env.reset(seed=seed, options=options)) is None:  # ``last`` shows the observations of turns
+            return None
+        observations, infos = shown
         return self._joined(observations, infos), infos
 
-    def step(self, actions: Any) -> tuple[Any, ...]:
+    def step(self, actions: Any) -> tuple[Any, ...] | None:
         """Step the env."""
-        observations, *others, infos = self._env.step(actions)
+        if (result := self._env.step(actions)) is None:
+            return None
+        observations, *others, infos = result
         return self._joined(observations, infos), *others, infos
+
+    def last(self) -> tuple[Any, ...]:
+        """What the agent that has a turn sees, has earned and ended with."""
+        obs, *others, info = self._env.last()
+        return self._masks[self._env.agent_selection].join(obs, info), *others, info
 
     def _joined(self, observations: Mapping[Any, Any], infos: Mapping[Any, Any]) -> dict[Any, Any]:
         return {agent: self._masks[agent].join(obs, infos.get(agent, {})) for agent, obs in observations.items()}

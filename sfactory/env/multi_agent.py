@@ -48,12 +48,15 @@ class AgentsEnv(abc.ABC):
 
     agents: A names, which never change
     observation_space, action_space: the spaces of one agent
+    in_turns: True if agents act in turn: one that does not act in the next step waits for its next turn, which is what
+        its last one led to, and earns until then; False if it sleeps, which cuts its trajectory
     metadata, render_mode: as in Gymnasium
     """
 
     agents: tuple[str, ...]
     observation_space: spaces.Space[Any]
     action_space: spaces.Space[Any]
+    in_turns: bool = False
     metadata: Mapping[str, Any]
     render_mode: str | None
 
@@ -80,7 +83,7 @@ class AgentsEnv(abc.ABC):
     @property
     def spec(self) -> EnvSpec:
         """Spaces of one agent and the agents' names; raises EnvError if spaces are not supported."""
-        return EnvSpec.of_spaces(self.observation_space, self.action_space, self.agents)
+        return EnvSpec.of_spaces(self.observation_space, self.action_space, self.agents, self.in_turns)
 
 
 def require_agents(env: AgentsEnv, agents: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Adapts multi-agent envs with PettingZoo's parallel interface or with a list interface to ``AgentsEnv``.
+"""Adapts multi-agent envs with one of PettingZoo's interfaces or with a list interface to ``AgentsEnv``.
 
 The kind of an env is detected from its attributes, so no extra package is needed.
 
@@ -28,13 +28,8 @@ def agents_env_of(env: Any) -> AgentsEnv | None:
     """Adapt ``env`` to AgentsEnv; None for a single-agent env. Raises EnvError for an unusable multi-agent env."""
     if isinstance(env, AgentsEnv):
         return env
-    if is_parallel(env):
-        return ParallelAgents(env)
     if hasattr(env, "possible_agents"):
-        raise EnvError(
-            f"{described(env)} is PettingZoo's interface of agents that act in turn (AEC); return "
-            "pettingzoo.utils.turn_based_aec_to_parallel(env) (docs/multi_agent.md)"
-        )
+        return TurnAgents(env) if acts_in_turns(env) else ParallelAgents(env)
     is_many = getattr(env, "is_multiagent", None)
     if is_many is None:
         count = getattr(env, "num_agents", 1)
@@ -42,10 +37,9 @@ def agents_env_of(env: Any) -> AgentsEnv | None:
     return ListedAgents(env) if is_many else None
 
 
-def is_parallel(env: Any) -> bool:
-    """Whether ``env`` has PettingZoo's parallel interface, and not that of agents that act in turn."""
-    in_turn = callable(getattr(env, "last", None)) and callable(getattr(env, "agent_iter", None))
-    return hasattr(env, "possible_agents") and not in_turn
+def acts_in_turns(env: Any) -> bool:
+    """Whether ``env`` has PettingZoo's interface of agents that act in turn (AEC)."""
+    return callable(getattr(env, "last", None)) and callable(getattr(env, "agent_iter", None))
 
 
 class _AdaptedAgents(AgentsEnv):
@@ -85,8 +79,8 @@ class _AdaptedAgents(AgentsEnv):
         return None if active == was_active and over == was_over else Change(died, cut, active, infos)
 
 
-class ParallelAgents(_AdaptedAgents):
-    """An env with PettingZoo's parallel interface. Agents listed in its ``agents`` act in the next step."""
+class _NamedAgents(_AdaptedAgents):
+    """An env with one of PettingZoo's interfaces."""
 
     def __init__(self, env: Any) -> None:
         self._keys: tuple[Hashable, ...] = tuple(env.possible_agents)
@@ -100,6 +94,13 @@ class ParallelAgents(_AdaptedAgents):
             )
         self.observation_space = _shared_space(env, "observation")
         self.action_space = _shared_space(env, "action")
+
+
+class ParallelAgents(_NamedAgents):
+    """An env with PettingZoo's parallel interface. Agents listed in its ``agents`` act in the next step."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
         # Picks the values of all agents from a mapping. Of one key, itemgetter would return no tuple.
         first, *others = self._keys
         self._pick: _Pick = itemgetter(*self._keys) if others else lambda values: (values[first],)
@@ -185,6 +186,57 @@ class ParallelAgents(_AdaptedAgents):
         self._acting = [(key, place) for place, key in enumerate(self._keys) if active[place]]
         self._live_set = {key for key, _ in self._acting}
         self._live = [key for key in self.env.agents if key in self._live_set]
+
+
+class TurnAgents(_NamedAgents):
+    """An env with PettingZoo's interface of agents that act in turn (AEC). A step is the turn of one agent.
+
+    An agent is paid when its next turn begins, or its episode ends, what it has earned since its last turn.
+    """
+
+    in_turns = True
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self._places = {key: place for place, key in enumerate(self._keys)}
+        self._turn = 0  # place of the agent that acts in the next step
+
+    def reset(self, *, seed: int | None = None) -> list[Any]:
+        """See AgentsEnv."""
+        self.env.reset(seed=seed)
+        observations, _, terminated, truncated, _ = self._next_turn()
+        if True in terminated or True in truncated or not self.env.agents:
+            raise BadAgents("after reset() no agent has a turn, or the episode of one is over")
+        self._set([place == self._turn for place in range(self._size)], [False] * self._size)
+        return observations
+
+    def step(self, actions: Sequence[Any]) -> AgentsStep:
+        """See AgentsEnv."""
+        self.env.step(actions[self._turn])
+        observations, rewards, terminated, truncated, infos = self._next_turn()
+        if not self.env.agents:  # those without a flag count as truncated, as in ParallelAgents
+            truncated = [True] * self._size
+        awake = [place == self._turn for place in range(self._size)]
+        return observations, rewards, self._changed(terminated, truncated, awake, infos)
+
+    def _next_turn(self) -> tuple[list[Any], list[float], list[bool], list[bool], list[Any]]:
+        """What agents see, earn and end with, until one has a turn, or none is left. Ended agents leave the env."""
+        observations: list[Any] = [None] * self._size
+        rewards, infos = [0.0] * self._size, list[Any]([{}] * self._size)
+        terminated, truncated = [False] * self._size, [False] * self._size
+        env, places = self.env, self._places
+        while env.agents:
+            key = env.agent_selection
+            if key not in places:
+                raise BadAgents(f"agent {key!r} has a turn, and is not in the env's possible_agents {list(places)}")
+            self._turn = place = places[key]
+            observations[place], rewards[place], terminated[place], truncated[place], infos[place] = env.last()
+            if not (terminated[place] or truncated[place]):
+                break
+            env.step(None)
+            if key in env.agents:
+                raise BadAgents(f"agent {str(key)!r} is over, and is among the env's agents after step(None)")
+        return observations, rewards, terminated, truncated, infos
 
 
 class ListedAgents(_AdaptedAgents):

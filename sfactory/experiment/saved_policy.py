@@ -118,8 +118,9 @@ class SavedPolicy:
 
     def spec_of(self, env: Env | AgentsEnv) -> EnvSpec:
         """The spec of an env that the policy acts in."""
-        agents = env.agents if isinstance(env, AgentsEnv) else ()
-        return EnvSpec.of_spaces(env.observation_space, env.action_space, agents).for_model(self.config.model)
+        spaces = env.observation_space, env.action_space
+        spec = env.spec if isinstance(env, AgentsEnv) else EnvSpec.of_spaces(*spaces)
+        return spec.for_model(self.config.model)
 
     def model(self, spec: EnvSpec) -> ActorCritic:
         """The network on the CPU; raises CheckpointError if the weights do not fit an env of ``spec``."""

@@ -30,6 +30,7 @@ class Batch:
     rnn_states: [K+1, R, S] float32 - as recorded before each of K chunks and after the last step; S may be 0
     reward_clipped: [T, R] bool - the scaled reward was outside --reward_clip; None: rewards are not clipped
     held: [T, R] bool - the agent was inactive, and its RNN state stays the same; None where agents are always active
+    waiting: [T, R] bool - the same where agents act in turn: targets pass over the step; None in other envs
     intrinsic_returns, intrinsic_advantages: [T, R] float32 - of the bonus for new observations; None without
     env_step, run_step: [T, R] bool - the step counts as an env step of the policy, and of the run; None: all do
 
@@ -51,6 +52,7 @@ class Batch:
     rnn_states: Tensor
     reward_clipped: Tensor | None = None
     held: Tensor | None = None
+    waiting: Tensor | None = None
     env_step: Tensor | None = None
     run_step: Tensor | None = None
     intrinsic_returns: Tensor | None = None
@@ -86,6 +88,7 @@ class Batch:
             rnn_states=move(columns.rnn_states),
             reward_clipped=None if limit is None else rewards.abs() > limit,
             held=scalars.get(HELD),
+            waiting=scalars.get(HELD) if columns.in_turns else None,
             env_step=scalars.get(ENV_STEP),
             run_step=scalars.get(RUN_STEP),
         ).aged(train_step, learner.max_policy_lag, learner.max_replay_lag)

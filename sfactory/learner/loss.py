@@ -87,6 +87,7 @@ class LossFunction:
             bootstrap_value=self._model({key: obs[-1] for key, obs in batch.obs.items()}, state).value,
             valid=batch.valid,
             lambda_=self.config.gae_lambda,
+            held=batch.waiting,
         )
 
     def parts(self, minibatch: Minibatch, microbatch_size: int, *, exploration: float, kl: float) -> Iterator[Part]:

@@ -35,6 +35,7 @@ def vtrace_targets(config: AlgoConfig, batch: Batch, log_prob: Tensor, values: T
         c_clip=config.vtrace_c,
         pg_rho_clip=config.vtrace_pg_rho,
         lambda_=config.vtrace_lambda,
+        held=batch.waiting,
     )
     # PPO's surrogate contains the ratio already: by default only advantages of the policy gradient carry the weight.
     weighting = config.vtrace_adv_weighting

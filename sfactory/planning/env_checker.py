@@ -18,7 +18,7 @@ from sfactory.env.conversion import NO_LEGAL_ACTION, NOT_FINITE, BlockWriter, Ob
 from sfactory.env.info_masks import has_info_mask
 from sfactory.env.legal_actions import LegalActions, legal_rows
 from sfactory.env.multi_agent import AgentsEnv, BadAgents
-from sfactory.env.multi_agent_adapters import ListedAgents, ParallelAgents
+from sfactory.env.multi_agent_adapters import ListedAgents, ParallelAgents, TurnAgents
 from sfactory.env.vector import VectorEnv, autoreset_mode, single_spaces
 from sfactory.errors import EnvError, named
 from sfactory.spec import EnvSpec
@@ -97,6 +97,10 @@ def check_agents_env(env: AgentsEnv, name: str, find_masks: bool = False) -> Env
             _check_parallel(env, spec, find_masks)
         elif isinstance(env, ListedAgents):
             _check_listed(env, spec)
+        elif isinstance(env, TurnAgents) and find_masks:
+            _first_reset(env.env)
+            if has_info_mask(env.observation_space, env.env.last()[-1]):
+                raise MasksInInfo
         _play(env, spec)
     return spec
 
@@ -230,7 +234,8 @@ def _play(env: AgentsEnv, spec: EnvSpec) -> None:
     def check_shown(observations: Sequence[Any], where: str) -> None:
         shown = [agent for agent, acts in enumerate(activity.acting) if acts or agent in activity.showing]
         names = [spec.agents[agent] for agent in shown]
-        _check_observations(writer, [observations[agent] for agent in shown], len(shown), where, names)
+        final = [index for index, agent in enumerate(shown) if not activity.acting[agent]]
+        _check_observations(writer, [observations[agent] for agent in shown], len(shown), where, names, final)
 
     def reset(where: str, seed: int | None) -> Sequence[Any]:
         observations: Sequence[Any] = env.reset(seed=seed)

@@ -191,6 +191,14 @@ def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None) 
     evaluators = 0 if no_evaluation else num_evaluators(config.evaluation)
     if misfit := rounds_misfit(config, spec.num_agents):
         raise ConfigError([f"{assigned('async_rl', sampling.async_rl)}: {misfit}"])
+    if spec.in_turns and sampling.rollout < spec.num_agents:
+        raise ConfigError(
+            [
+                f"{assigned('rollout', sampling.rollout)}: the {spec.num_agents} agents of the env act in turn, so an "
+                "agent's next turn, which its last one is learned from, comes only in another rollout; use "
+                f"--rollout={8 * spec.num_agents} or more"
+            ]
+        )
     layout = Layout.plan(
         sampling, config.learner, inference, model.state_size, evaluators, config.population, spec.num_agents
     )

@@ -22,6 +22,7 @@ LAYOUTS = {
     "GRU": (f"--env={ARMS}", "--use_rnn=True", "--rnn_size=32", MILLION),
     "vector env": (f"--env={STRICT}:strict_vector", MILLION),
     "agents": (f"--env={STRICT}:Pair", "--train_for_env_steps=500000"),
+    "agents in turn": (f"--env={STRICT}:PairInTurn", "--use_rnn=True", "--rnn_size=32", "--train_for_env_steps=500000"),
 }
 CASES = [long(flags, id=name) for name, flags in LAYOUTS.items()]
 

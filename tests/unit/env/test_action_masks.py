@@ -75,12 +75,40 @@ class Pair:
         pass
 
 
+class PairInTurn(Pair):
+    """The same with PettingZoo's interface of turns: the agents alternate."""
+
+    def agent_iter(self) -> None: ...
+
+    def reset(self, seed: int | None = None, options: Any = None) -> None:  # type: ignore[override]
+        self._shown, self._infos = super().reset(seed=seed)
+        self._ends: dict[str, Any] = dict.fromkeys(self.agents, (0.0, False, False))
+        self.agent_selection = self.agents[0]
+
+    def last(self) -> tuple[Any, ...]:
+        agent = self.agent_selection
+        return self._shown[agent], *self._ends[agent], self._infos[agent]
+
+    def step(self, action: Any) -> None:  # type: ignore[override]
+        agent = self.agent_selection
+        if action is None:
+            self.agents.remove(agent)
+        else:
+            self._shown[agent], *ends, self._infos[agent] = self._arms[agent].step(action)
+            self._ends[agent] = tuple(ends)
+        others = [other for other in self.agents if other != agent]
+        self.agent_selection = (others or self.agents or [agent])[0]
+
+
 @pytest.mark.parametrize(
     ("name", "mask"),
-    [("strict", "obs"), ("strict", "info"), ("strict_vector", "obs"), ("strict_vector", "info"), ("Pair", "info")],
+    [
+        *[("strict", "obs"), ("strict", "info"), ("strict_vector", "obs"), ("strict_vector", "info")],
+        *[("Pair", "info"), ("PairInTurn", "info")],
+    ],
 )
 def test_env_that_refuses_illegal_actions_passes_the_probe(name: str, mask: str) -> None:
-    kwargs = {} if name == "Pair" else {"mask": mask}
+    kwargs = {} if name.startswith("Pair") else {"mask": mask}
     factory = EnvFactory(f"tests.unit.env.test_action_masks:{name}", kwargs, info_action_mask="auto")
 
     probed = examine(factory, timed=name != "strict_vector")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sfactory.env.multi_agent import BadAgents, Change, blank
-from sfactory.env.multi_agent_adapters import ListedAgents, ParallelAgents, agents_env_of
+from sfactory.env.multi_agent_adapters import ListedAgents, ParallelAgents, TurnAgents, agents_env_of
 from sfactory.errors import EnvError
 from tests.support.scripted_agents import ScriptedAgents
 from tests.support.scripted_env import ScriptedEnv
@@ -89,14 +89,68 @@ def test_the_interface_of_an_env_is_recognised_by_its_attributes() -> None:
         assert agents_env_of(env) is None
 
 
-def test_an_env_with_agents_that_act_in_turn_is_refused() -> None:
-    class InTurn(Parallel):
-        def last(self) -> None: ...
+class InTurn(Parallel):
+    """With the interface of turns (AEC). turns: the agent of each turn, and what ``last`` says of it besides."""
 
-        def agent_iter(self) -> None: ...
+    def __init__(self, *turns: tuple[str, float, bool, bool]) -> None:
+        super().__init__(names=["x", "y", "z"])
+        self.turns, self.actions = list(turns), list[Any]()
 
-    with pytest.raises(EnvError, match=r"agents that act in turn \(AEC\); return .*turn_based_aec_to_parallel\(env\)"):
-        agents_env_of(InTurn())
+    def agent_iter(self) -> None: ...
+
+    def reset(self, seed: int | None = None, options: Any = None) -> None:  # type: ignore[override]
+        self.agents = list(self.start)
+
+    @property
+    def agent_selection(self) -> str:
+        return self.turns[0][0]
+
+    def last(self) -> tuple[Any, ...]:
+        agent, *others = self.turns[0]
+        return (f"{agent}{len(self.actions)}", *others, {"of": agent})
+
+    def step(self, action: Any) -> None:  # type: ignore[override]
+        self.actions.append(action)
+        agent, _, terminated, truncated = self.turns.pop(0)
+        if terminated or truncated:
+            self.agents.remove(agent)
+
+
+def test_of_agents_that_act_in_turn_one_acts_in_a_step() -> None:
+    ends = (("z", 3.0, True, False), ("x", 4.0, False, True), ("y", 5.0, True, True))
+    env = InTurn(("x", 0.0, False, False), ("y", 1.0, False, False), ("y", 2.0, False, False), *ends)
+    agents = agents_env_of(env)
+    assert isinstance(agents, TurnAgents)
+    assert agents.spec.in_turns
+
+    assert agents.reset(seed=3) == ["x0", None, None]
+    shown, rewards, change = agents.step([6, 7, 8])
+    assert (shown, rewards) == ([None, "y1", None], [0.0, 1.0, 0.0])
+    assert change is not None
+    assert (change.active, any(change.terminated), any(change.truncated)) == ([False, True, False], False, False)
+    # The same agent again: nothing changes. Then the episodes of all end, and none is left.
+    assert agents.step([6, 7, 8]) == ([None, "y2", None], [0.0, 2.0, 0.0], None)
+    shown, rewards, change = agents.step([6, 7, 8])
+    assert env.actions == [6, 7, 7, None, None, None]
+    assert (shown, rewards) == (["x4", "y5", "z3"], [4.0, 5.0, 3.0])
+    assert change is not None
+    assert (change.terminated, change.truncated) == ([False, True, True], [True, False, False])
+    assert change.infos == [{"of": name} for name in "xyz"]
+
+
+def test_agents_that_act_in_turn_must_leave_when_their_episode_is_over() -> None:
+    env = InTurn(("x", 0.0, False, False), ("y", 1.0, True, False))
+    agents = TurnAgents(env)
+    agents.reset()
+    env.agents = ["x", "y", "y"]
+    with pytest.raises(BadAgents, match=r"agent 'y' is over, and is among the env's agents after step\(None\)"):
+        agents.step([0, 0, 0])
+    env.turns = [("w", 0.0, False, False)]
+    with pytest.raises(BadAgents, match=r"agent 'w' has a turn, and is not in the env's possible_agents"):
+        agents.reset()
+    env.turns = [("x", 0.0, True, False), ("y", 0.0, False, False)]
+    with pytest.raises(BadAgents, match=r"after reset\(\) no agent has a turn, or the episode of one is over"):
+        agents.reset()
 
 
 def test_agents_with_different_spaces_are_refused_by_name() -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
 
-import gymnasium.spaces as spaces
 import numpy as np
 import pytest
 
@@ -64,7 +61,7 @@ def test_a_module_is_looked_for_in_pettingzoo_and_elsewhere(name: str) -> None:
         ("pettingzoo:garden.absent_v1", r"cannot be imported.*pip install 'pettingzoo\[garden\]'"),
         ("pettingzoo:arenas.absent", "is the package arenas installed"),
         ("pettingzoo:garden.turn_v0", r"did you mean pettingzoo:pettingzoo\.garden\.turns_v0\?"),
-        ("pettingzoo:garden.turns_v0", r"act in turn .*turn_based_aec_to_parallel\(env\(\)\).*--env=my_envs:make"),
+        ("pettingzoo:garden", r"pettingzoo\.garden has no parallel_env\(\) and no env\(\), so it is no env"),
         ("pettingzoo:os", "os is a module of Python.s standard library"),
     ],
 )
@@ -73,60 +70,21 @@ def test_an_env_that_cannot_be_made_is_refused(name: str, message: str) -> None:
         FAMILY.make(name)
 
 
-def game(in_turn: bool) -> Any:
-    """Two players fill a board of bool in turn, as in chess and Go; in PettingZoo's form for that, or converted."""
-    utils = importlib.import_module("pettingzoo.utils")
-
-    class Game(utils.AECEnv):  # type: ignore[misc, name-defined]
-        metadata: ClassVar[dict[str, Any]] = {"name": "game_v0"}
-        possible_agents: ClassVar[list[str]] = ["black", "white"]
-        render_mode = None
-
-        def reset(self, seed: int | None = None, options: object = None) -> None:
-            self.agents, self.board, self.agent_selection = [*self.possible_agents], np.zeros(9, bool), "black"
-            for values, value in (("rewards", 0.0), ("_cumulative_rewards", 0.0), ("infos", {})):
-                setattr(self, values, dict.fromkeys(self.agents, value))
-            self.terminations, self.truncations = (dict.fromkeys(self.agents, False) for _ in range(2))
-
-        def step(self, action: int) -> None:
-            if self.terminations[self.agent_selection]:
-                self._was_dead_step(action)
-                return
-            self.rewards[self.agent_selection] = float(not self.board[action])
-            self.board[action] = True
-            self.terminations = dict.fromkeys(self.agents, bool(self.board.sum() == 3))
-            self._accumulate_rewards()
-            self.agent_selection = "white" if self.agent_selection == "black" else "black"
-
-        def observe(self, agent: str) -> Any:
-            return self.board.copy()
-
-        def observation_space(self, agent: str) -> spaces.Space[Any]:
-            return spaces.Box(0, 1, (9,), bool)
-
-        def action_space(self, agent: str) -> spaces.Space[Any]:
-            return spaces.Discrete(9)
-
-    return Game() if in_turn else utils.turn_based_aec_to_parallel(Game())
-
-
-def test_an_env_whose_agents_act_in_turn_is_played_by_the_converter_that_its_refusal_names() -> None:
+def test_a_board_game_is_an_env_whose_agents_act_in_turn() -> None:
     pytest.importorskip("pettingzoo")
-    name = "tests.unit.envs.test_pettingzoo:game"
-    with pytest.raises(
-        EnvError, match=r"act in turn \(AEC\); return pettingzoo\.utils\.turn_based_aec_to_parallel\(env\)"
-    ):
-        examine(EnvFactory(name, {"in_turn": True}))
+    probed = examine(EnvFactory("pettingzoo:classic.tictactoe_v3", info_action_mask="auto"), timed=True)
+    assert probed.spec.in_turns
+    assert probed.spec.agents == ("player_1", "player_2")
+    assert [leaf.heads for _, leaf in probed.spec.masks] == [(9,)]
 
-    assert examine(EnvFactory(name, {"in_turn": False})).spec.agents == ("black", "white")
-
-    env = EnvFactory(name, {"in_turn": False}).agents()
+    env = EnvFactory("pettingzoo:classic.tictactoe_v3").agents()
     env.reset(seed=0)
     # The action of the agent whose turn it is not is ignored.
-    observations, *_, change = [env.step(actions) for actions in ([0, 8], [8, 1], [2, 8])][-1]
+    *_, (observations, rewards, change) = [env.step([action, action]) for action in (0, 3, 1, 4, 2)]
     assert change is not None
     assert list(change.terminated) == [True, True]
-    assert [list(np.flatnonzero(board)) for board in observations] == [[0, 1, 2]] * 2
+    assert list(rewards) == [1.0, -1.0]
+    assert observations[0]["observation"][..., 0].ravel().nonzero()[0].tolist() == [0, 1, 2]
 
 
 def test_a_particle_world_is_an_env_of_many_agents() -> None:
