@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
+from sfactory.config.population_rules import agents_by_pattern
 from sfactory.config.schema import EvaluationConfig, LearnerConfig, PopulationConfig, SamplingConfig
 
 Inference = Literal["central", "local"]
-Mapping = Literal["split", "env", "agent", "function"]
+Mapping = Literal["split", "env", "agent", "names", "function"]
 
 # What the names of processes of one kind begin with.
 ACTORS = "sf-actor-"
@@ -87,6 +88,7 @@ class Layout:
     evaluators: int = 0  # see num_evaluators
     mapping: Mapping = "split"  # who plays which row, if there are several policies
     agents: int = 1  # A
+    kinds: tuple[str, ...] = ()  # by policy, the kind of agents that it plays, if there are several kinds
 
     @staticmethod
     def plan(
@@ -195,6 +197,8 @@ def choose_mapping(population: PopulationConfig, splits: int, agents: int) -> Ma
         if agents > 1 and population.pbt_mix_policies_in_one_env:
             return "agent"
         return "split" if splits >= population.num_policies else "env"
+    if agents_by_pattern(wanted):
+        return "names"
     return wanted if wanted in ("split", "env", "agent") else "function"  # type: ignore[return-value]
 
 

@@ -106,6 +106,7 @@ class EnvSpec:
     agents: names of the env's agents, all of whom see and do the same; none where an env is its own agent.
     unread: paths of observations that no network here can read, and why.
     in_turns: whether the agents act in turn (``AgentsEnv.in_turns``).
+    kinds: by agent, its kind if agents have different spaces, see NOTE [Unequal agents]; else ().
     """
 
     obs: ObsSpec
@@ -113,6 +114,7 @@ class EnvSpec:
     agents: tuple[str, ...] = ()
     unread: tuple[tuple[str, str], ...] = ()
     in_turns: bool = False
+    kinds: tuple[str, ...] = ()
 
     @staticmethod
     def of_spaces(
@@ -170,6 +172,17 @@ class EnvSpec:
         if "reward" in config.core_inputs:
             yield LAST_REWARD, TensorSpec((1,), "float32", layout="last_reward")
 
+    def part(self, kind: str) -> EnvSpec:
+        """What agents of ``kind`` see and do; all of it for "", where all agents are alike."""
+        if not kind:
+            return self
+
+        def own(path: str) -> bool:
+            return f"{path}/".startswith(f"{kind}/")
+
+        obs, actions = (leaf for leaf in self.obs if own(leaf[0])), (head for head in self.actions if own(head.key))
+        return dataclasses.replace(self, obs=tuple(obs), actions=tuple(actions), kinds=())
+
     def plain(self) -> dict[str, Any]:
         """The spec as dicts, tuples, numbers and text, which checkpoints and JSON can hold."""
         return {
@@ -178,6 +191,7 @@ class EnvSpec:
             "agents": self.agents,
             "unread": self.unread,
             "in_turns": self.in_turns,
+            "kinds": self.kinds,
         }
 
     @staticmethod
@@ -190,7 +204,7 @@ class EnvSpec:
                 for fields in plain["actions"]
             )
             agents, in_turns = tuple(map(str, plain["agents"])), bool(plain.get("in_turns", False))
-            return EnvSpec(obs, heads, agents, _tuples(plain["unread"]), in_turns)
+            return EnvSpec(obs, heads, agents, _tuples(plain["unread"]), in_turns, _tuples(plain.get("kinds", ())))
         except (AttributeError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"it is not the spec of an env: {named(error)}") from error
 

@@ -51,8 +51,8 @@ def make_actor(setup: ActorSetup, splits: list[Split], row: StatusRow) -> Actor:
     from sfactory.actor.local_actor import LocalActor
     from sfactory.inference.acting_policy import ActingPolicy
 
-    spec, model, device = setup.shared.spec, setup.config.model, torch.device("cpu")
-    policies = [ActingPolicy(spec, model, weights, device) for weights in setup.shared.weights]
+    shared, model, device = setup.shared, setup.config.model, torch.device("cpu")
+    policies = [ActingPolicy(shared.spec_of(p), model, own, device) for p, own in enumerate(shared.weights)]
     for policy in policies:
         policy.wait_for_weights(setup.shared.control)
     return LocalActor(setup, splits, row, policies)

@@ -57,11 +57,11 @@ class SlotActing:
             state = acted.state
         else:
             index = torch.from_numpy(rows)
-            acted = acting.act({key: tensor[index] for key, tensor in obs.items()}, state[index])
+            acted = acting.act({path: obs[path][index] for path in acting.paths}, state[index])
             if self._remembers:
                 state = state.index_copy(0, index, acted.state)
-        for key, block in slot.actions.items():
-            block[t, rows] = acted.actions[key].numpy()
+        for key, actions in acted.actions.items():
+            slot.actions[key][t, rows] = actions.numpy()
         slot.log_prob[t, rows] = acted.log_prob.numpy()
         slot.value[t, rows] = acted.value.numpy()
         slot.policy_version[t, rows] = acting.version

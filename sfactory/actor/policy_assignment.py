@@ -7,12 +7,14 @@ belongs to one policy, which is written once for each slot, and forward passes a
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from sfactory.errors import EnvError
+from sfactory.config.population_rules import agents_by_pattern
+from sfactory.errors import ConfigError, EnvError
 from sfactory.shared.trajectories import NOBODY, Slot
 
 SOLE_AGENT = "agent"  # the name of an env's agent where there is no other
@@ -105,6 +107,22 @@ def random_assignment(policies: int, episodes: int, each_agent: bool, seed: int)
         return [int(generator.integers(0, policies))] * len(before)
 
     return draw
+
+
+def policies_by_name(mapping: str, agents: Sequence[str]) -> list[int]:
+    """By agent, the policy of the first pattern of ``mapping`` that fits its name; raises ConfigError if none fits."""
+    chosen = []
+    for agent in agents:
+        fitting = [policy for pattern, policy in agents_by_pattern(mapping) if fnmatch.fnmatchcase(agent, pattern)]
+        if not fitting:
+            raise ConfigError([f"--policy_mapping={mapping}: no pattern fits agent {agent!r}, of {', '.join(agents)}"])
+        chosen.append(fitting[0])
+    return chosen
+
+
+def fixed_assignment(policies: Sequence[int]) -> AssignmentRule:
+    """Always these policies, by agent."""
+    return lambda _env, _episode, _before: policies
 
 
 def custom_assignment(

@@ -17,6 +17,8 @@ from sfactory.actor.policy_assignment import (
     Mapping,
     PolicyAssignment,
     custom_assignment,
+    fixed_assignment,
+    policies_by_name,
     random_assignment,
 )
 from sfactory.actor.reward_shaping import shape_rewards
@@ -134,6 +136,9 @@ def make_assignment(setup: ActorSetup, index: int) -> PolicyAssignment | None:
         function = cast(Mapping, find_callable(name))
         first = (setup.actor * layout.splits + index) * layout.envs
         rule = custom_assignment(name, function, spec.agents or (SOLE_AGENT,), first, policies)
+    elif policies > 1 and layout.mapping == "names":
+        chosen = policies_by_name(population.policy_mapping, spec.agents or (SOLE_AGENT,))
+        rule = fixed_assignment(chosen)
     elif policies > 1 and layout.mapping != "split":
         seed = seed_at(setup.seed, Branch.ASSIGNMENT, setup.actor, setup.generation, setup.attempt, index)
         rule = random_assignment(policies, population.policy_mapping_episodes, layout.mapping == "agent", seed)

@@ -14,6 +14,22 @@ from sfactory.config.schema import Config
 MAPPINGS = ("auto", "split", "env", "agent")
 
 
+def agents_by_pattern(mapping: str) -> tuple[tuple[str, int], ...]:
+    """(pattern of agents' names, policy) of a ``--policy_mapping`` such as red_*=0,blue_*=1; () of any other one."""
+    parts = [part.rpartition("=") for part in mapping.split(",")]
+    if not all(pattern and policy.isdecimal() for pattern, _, policy in parts):
+        return ()
+    return tuple((pattern, int(policy)) for pattern, _, policy in parts)
+
+
+def _patterns_name_policies(config: Config) -> str | None:
+    count, patterns = config.population.num_policies, agents_by_pattern(config.population.policy_mapping)
+    named = {policy for _, policy in patterns}
+    if not patterns or named == set(range(count)):
+        return None
+    return f"must name each of the policies 0 to {count - 1} (--num_policies={count}), and no other"
+
+
 def best_count(fraction: float, policies: int) -> int:
     """How many of ``policies`` are the best, and how many the worst: the fraction of them, rounded up."""
     # The decimal that was typed, since 0.07 x 100 is a little more than 7.
@@ -95,10 +111,14 @@ POPULATION_RULES = (
     refuse(
         ("policy_mapping",),
         lambda config: (
-            config.population.policy_mapping not in MAPPINGS and not _names_attribute(config.population.policy_mapping)
+            config.population.policy_mapping not in MAPPINGS
+            and not _names_attribute(config.population.policy_mapping)
+            and not agents_by_pattern(config.population.policy_mapping)
         ),
-        f"must be one of {', '.join(MAPPINGS)}, or module:function, for example --policy_mapping=my_envs:who_plays",
+        f"must be one of {', '.join(MAPPINGS)}, patterns of agents' names, for example "
+        "--policy_mapping=red_*=0,blue_*=1, or module:function, for example --policy_mapping=my_envs:who_plays",
     ),
+    Rule(("policy_mapping", "num_policies"), _patterns_name_policies),
     Rule(("with_pbt", "num_policies", "train_policies"), _population_has_members),
     Rule(("pbt_replace_fraction", "num_policies", "train_policies", "with_pbt"), _some_are_not_best),
     refuse(

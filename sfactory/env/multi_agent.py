@@ -10,6 +10,7 @@ the env ends when the episodes of all its agents have ended.
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -46,8 +47,13 @@ AgentsStep = tuple[Sequence[Any], Sequence[Any], Change | None]
 class AgentsEnv(abc.ABC):
     """An env of A agents, all with the same spaces.
 
+    NOTE [Unequal agents]: agents of different spaces are shown as agents of the same ones: a Dict with an entry for
+    each kind of agents, of which an agent fills that of its kind, and of which only its action for that is taken. The
+    policy of a kind has only the leaves of its entry (``EnvSpec.part``): it neither sees nor chooses those of others.
+
     agents: A names, which never change
     observation_space, action_space: the spaces of one agent
+    kinds: by agent, the entry of its own in both spaces; () if agents are equal
     in_turns: True if agents act in turn: one that does not act in the next step waits for its next turn, which is what
         its last one led to, and earns until then; False if it sleeps, which cuts its trajectory
     metadata, render_mode: as in Gymnasium
@@ -56,6 +62,7 @@ class AgentsEnv(abc.ABC):
     agents: tuple[str, ...]
     observation_space: spaces.Space[Any]
     action_space: spaces.Space[Any]
+    kinds: tuple[str, ...] = ()
     in_turns: bool = False
     metadata: Mapping[str, Any]
     render_mode: str | None
@@ -83,7 +90,8 @@ class AgentsEnv(abc.ABC):
     @property
     def spec(self) -> EnvSpec:
         """Spaces of one agent and the agents' names; raises EnvError if spaces are not supported."""
-        return EnvSpec.of_spaces(self.observation_space, self.action_space, self.agents, self.in_turns)
+        spec = EnvSpec.of_spaces(self.observation_space, self.action_space, self.agents, self.in_turns)
+        return dataclasses.replace(spec, kinds=self.kinds)
 
 
 def require_agents(env: AgentsEnv, agents: tuple[str, ...]) -> None:

@@ -17,8 +17,9 @@ from typing import Any
 import gymnasium.spaces as spaces
 
 from sfactory.config.import_strings import described
-from sfactory.env.multi_agent import AgentsEnv, AgentsStep, BadAgents, Change
+from sfactory.env.multi_agent import AgentsEnv, AgentsStep, BadAgents, Change, blank
 from sfactory.errors import EnvError
+from sfactory.tensor_spec import MASK_KEY
 
 IS_ACTIVE = "is_active"
 _Pick = Callable[[Mapping[Hashable, Any]], tuple[Any, ...]]
@@ -29,7 +30,8 @@ def agents_env_of(env: Any) -> AgentsEnv | None:
     if isinstance(env, AgentsEnv):
         return env
     if hasattr(env, "possible_agents"):
-        return TurnAgents(env) if acts_in_turns(env) else ParallelAgents(env)
+        agents = TurnAgents(env) if acts_in_turns(env) else ParallelAgents(env)
+        return agents if agents.are_equal else UnequalAgents(agents)
     is_many = getattr(env, "is_multiagent", None)
     if is_many is None:
         count = getattr(env, "num_agents", 1)
@@ -92,8 +94,14 @@ class _NamedAgents(_AdaptedAgents):
                 f"the env's possible_agents names an agent twice: {list(self.agents)}; every agent needs a name of its "
                 "own"
             )
-        self.observation_space = _shared_space(env, "observation")
-        self.action_space = _shared_space(env, "action")
+        observed, chosen = _spaces(env, "observation"), _spaces(env, "action")
+        self.spaces = list(zip(observed, chosen, strict=True))  # by agent
+        self.observation_space, self.action_space = self.spaces[0]
+
+    @property
+    def are_equal(self) -> bool:
+        """Whether all agents have the same spaces."""
+        return all(own == self.spaces[0] for own in self.spaces)
 
 
 class ParallelAgents(_NamedAgents):
@@ -282,17 +290,53 @@ class ListedAgents(_AdaptedAgents):
             raise BadAgents(f"{where} gave {count} {what} for {self._size} agents")
 
 
-def _shared_space(env: Any, what: str) -> spaces.Space[Any]:
-    """The observation or action space that all agents share; raises EnvError if two differ."""
+class UnequalAgents(AgentsEnv):
+    """Shows agents of different spaces as NOTE [Unequal agents] says. A kind has the name of its first agent."""
+
+    def __init__(self, env: _NamedAgents) -> None:
+        """Raises EnvError if there are action masks."""
+        self.env, self.agents, self.in_turns = env, env.agents, env.in_turns
+        self.metadata, self.render_mode = env.metadata, env.render_mode
+        self.kinds = tuple(self.agents[env.spaces.index(own)] for own in env.spaces)
+        own = dict(zip(self.kinds, env.spaces, strict=True))
+        self.observation_space = spaces.Dict({kind: observed for kind, (observed, _) in own.items()})
+        self.action_space = spaces.Dict({kind: chosen for kind, (_, chosen) in own.items()})
+        for kind, (observed, _) in own.items():
+            if isinstance(observed, spaces.Dict) and MASK_KEY in observed.spaces:
+                raise EnvError(
+                    f"agent {kind!r} has an action mask, and not all agents have the same spaces, as they must have "
+                    "with masks: pad the smaller ones, or leave masks in infos out with --info_action_mask=off"
+                )
+        self._blank = blank(self.observation_space)
+
+    def reset(self, *, seed: int | None = None) -> list[Any]:
+        """See AgentsEnv."""
+        return self._shown(self.env.reset(seed=seed))
+
+    def step(self, actions: Sequence[Any]) -> AgentsStep:
+        """See AgentsEnv."""
+        chosen = [action[kind] for action, kind in zip(actions, self.kinds, strict=True)]
+        observations, rewards, change = self.env.step(chosen)
+        return self._shown(observations), rewards, change
+
+    def render(self) -> Any:
+        """See AgentsEnv."""
+        return self.env.render()
+
+    def close(self) -> None:
+        """See AgentsEnv."""
+        self.env.close()
+
+    def _shown(self, observations: Sequence[Any]) -> list[Any]:
+        return [
+            None if obs is None else {**self._blank, kind: obs}
+            for kind, obs in zip(self.kinds, observations, strict=True)
+        ]
+
+
+def _spaces(env: Any, what: str) -> list[spaces.Space[Any]]:
+    """The observation or action spaces of all agents."""
     space_of: Callable[[Hashable], Any] | None = getattr(env, f"{what}_space", None)
     if not callable(space_of):
         raise EnvError(f"{described(env)} has possible_agents, but no {what}_space(agent)")
-    first, *others = env.possible_agents
-    space: spaces.Space[Any] = space_of(first)
-    for agent in others:
-        if (other := space_of(agent)) != space:
-            raise EnvError(
-                f"agent {str(first)!r} has the {what} space {space}, and agent {str(agent)!r} has {other}; all agents "
-                "of an env must have equal spaces: pad the smaller ones (for PettingZoo supersuit has wrappers that do)"
-            )
-    return space
+    return [space_of(agent) for agent in env.possible_agents]

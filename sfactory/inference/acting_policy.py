@@ -19,10 +19,13 @@ from sfactory.spec import EnvSpec
 
 
 class ActingPolicy:
-    """A model that follows the weights in SharedWeights. ``version`` is the policy version of its weights."""
+    """A model that follows the weights in SharedWeights.
+
+    version: policy version of its weights. paths: of the observations that it reads.
+    """
 
     def __init__(self, spec: EnvSpec, config: ModelConfig, weights: SharedWeights, device: torch.device) -> None:
-        self.device = device
+        self.device, self.paths = device, tuple(path for path, _ in spec.obs)
         dtype = compute_dtype(config.amp, device)
         allow_tf32(config.amp, device)
         self._own = OwnTorchState()

@@ -65,8 +65,8 @@ class Gather:
         end = 0
         for request, slot, rows, width in places:
             start, end = end, end + width
-            for key, block in slot.obs.items():
-                self._views[key][start:end] = block[request.t, rows]
+            for key, view in self._views.items():
+                view[start:end] = slot.obs[key][request.t, rows]
         return {key: staged[:end].to(self._device, non_blocking=True) for key, staged in self._staging.items()}
 
     def scatter(self, places: Sequence[Place], acted: Acted, version: int) -> None:
@@ -76,8 +76,8 @@ class Gather:
         end = 0
         for request, slot, rows, width in places:
             start, end, t = end, end + width, request.t
-            for key, block in slot.actions.items():
-                block[t, rows] = actions[key][start:end]
+            for key, chosen in actions.items():
+                slot.actions[key][t, rows] = chosen[start:end]
             slot.log_prob[t, rows] = log_prob[start:end]
             slot.value[t, rows] = value[start:end]
             slot.policy_version[t, rows] = version
@@ -145,7 +145,7 @@ class PolicySetup:
     def make_policy(self) -> ActingPolicy:
         """Make the policy, without weights yet."""
         weights = self.shared.weights[self.policy]
-        return ActingPolicy(self.shared.spec, self.config.model, weights, torch.device(self.device))
+        return ActingPolicy(self.shared.spec_of(self.policy), self.config.model, weights, torch.device(self.device))
 
 
 class PolicyWorker:
@@ -158,7 +158,7 @@ class PolicyWorker:
         self._inbox, self._to_actors = setup.inbox, shared.to_actors
         self._watch = Stopwatch(row)
         self._slots = shared.trajectories.slots()
-        self._gather = Gather(shared.spec, rows, policy.device)
+        self._gather = Gather(shared.spec_of(setup.policy), rows, policy.device)
         self._states = StateGather(shared.states, shared.layout, policy.device)
 
     def turn(self, timeout: float) -> None:

@@ -202,7 +202,7 @@ class LearnerWorker:
 
     def _staging(self) -> Staging:
         setup, pin = self.setup, self.setup.device != "cpu"
-        return Staging(setup.shared.spec, setup.layout, pin, self._copying, self._replay is not None, setup.policy)
+        return Staging(setup.spec, setup.layout, pin, self._copying, self._replay is not None, setup.policy)
 
     def _device_slots(self) -> list[DeviceSlot]:
         """Where loaders bring datasets to; none where the device reads the memory of the host."""
@@ -217,7 +217,7 @@ class LearnerWorker:
                 f"training; --num_gpu_slots={ring + 1} loads one dataset meanwhile"
             )
         replay = self._replay is not None
-        return [DeviceSlot(setup.shared.spec, setup.layout, device, replay) for _ in range(max(count, ring))]
+        return [DeviceSlot(setup.spec, setup.layout, device, replay) for _ in range(max(count, ring))]
 
     def _make_batcher(self) -> Batcher:
         return Batcher(self._inbox, self.setup.layout.slots_until_trained, self._replay)

@@ -10,6 +10,7 @@ from sfactory.layout import Layout
 from sfactory.learner.coefficients import standing_still
 from sfactory.shared.objects import SharedObjects
 from sfactory.shared.weights import SharedWeights
+from sfactory.spec import EnvSpec
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,11 @@ class LearnerSetup:
     def layout(self) -> Layout:
         """The layout of the run with the batch sizes of this learner."""
         return self.shared.layout.with_batches(self.config.learner)
+
+    @property
+    def spec(self) -> EnvSpec:
+        """What the policy sees and does."""
+        return self.shared.spec_of(self.policy)
 
     @property
     def weights(self) -> SharedWeights:

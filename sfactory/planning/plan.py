@@ -25,6 +25,7 @@ from sfactory.model.flat_state import flat_bytes
 from sfactory.model.normalizer import UnknownKeys
 from sfactory.model.precision import torch_dtype, warn_of_emulation
 from sfactory.model.torch_state import OwnTorchState
+from sfactory.planning.agent_policies import kinds_of_policies
 from sfactory.planning.network_check import checked_model
 from sfactory.planning.step_cost import forward_us
 from sfactory.process.signals import stdout_to_stderr
@@ -181,7 +182,12 @@ def steps_are_timed(config: Config) -> bool:
 def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None) -> Plan:
     """Decide sizes and devices; raises ConfigError or ResourceError. env_step_us: as in ``Probed``, if timed."""
     sampling, cost, device = config.sampling, None, choose_device(config.run.device)
-    model = _blueprint(config, spec)
+    kinds = kinds_of_policies(config, spec)
+    parts = [spec.part(kind) for kind in dict.fromkeys(kinds or ("",))]
+    models = [_blueprint(config, part) for part in parts]
+    model, largest = max(zip(models, parts, strict=True), key=lambda each: flat_bytes(each[0]))
+    if len({each.state_size for each in models}) > 1:
+        raise ConfigError(["--model: its state_size must be the same for all kinds of agents"])
     if env_step_us is not None:
         cost = ActingCost(env_step_us, forward_us(spec, config.model, sampling.num_envs_per_worker * spec.num_agents))
     # Policy workers of a number that was asked for are there.
@@ -202,18 +208,23 @@ def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None) 
     layout = Layout.plan(
         sampling, config.learner, inference, model.state_size, evaluators, config.population, spec.num_agents
     )
+    layout = replace(layout, kinds=kinds) if kinds else layout
     cores, weight_bytes = Cores.available(), flat_bytes(model)
-    weight_shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    # Of one network: where there are several, learners refuse weights that do not fit.
+    weight_shapes = {} if kinds else {name: tuple(value.shape) for name, value in model.state_dict().items()}
     if sampling.set_workers_cpu_affinity and not config.run.serial_mode:  # otherwise no process is pinned
         require_cores(config.learner.learner_cores, cores.count)
         cores = cores.keeping(config.learner.learner_cores)
-    update_bytes = _update_bytes(config, spec, model)
+    update_bytes = _update_bytes(config, largest, model)
     cores = replace(cores, learner_use=_useful_threads(update_bytes))
     learning = _learner_bytes(config, spec, update_bytes) if device == "cpu" else 0
     planned = _planned_bytes(spec, layout, weight_bytes, config.learner.replay_slots)
     require_memory(planned, learning, _process_bytes(config, layout, weight_bytes, device))
-    reading = [describe(path, leaf, model.normalizes(path), spec.reads_apart) for path, leaf in spec.obs]
-    reading.append(f"the network has {sum(weight.numel() for weight in model.parameters()):,} parameters")
+    reading = []
+    for each, part in zip(models, parts, strict=True):
+        reading += [describe(path, leaf, each.normalizes(path), part.reads_apart) for path, leaf in part.obs]
+        reading.append(f"the network has {sum(weight.numel() for weight in each.parameters()):,} parameters")
+    reading += [f"policy {policy} plays agents with the spaces of {kind}" for policy, kind in enumerate(kinds)]
     return Plan(spec, layout, device, cores, weight_bytes, why, weight_shapes=weight_shapes, reading=tuple(reading))
 
 

@@ -26,6 +26,7 @@ from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.messages import TRUE_OBJECTIVE, EpisodeExtras, ExtrasRefused
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.torch_state import OwnTorchState
+from sfactory.play.joint_policy import JointPolicy
 from sfactory.play.rendering import AnyEnv, Show
 from sfactory.seeds import ENV_SEED_BITS, Branch, seed_at, seed_libraries
 from sfactory.spec import EnvSpec
@@ -100,7 +101,7 @@ class Player:
         self,
         env: AnyEnv,
         spec: EnvSpec,
-        policy: ActorCritic | ActingPolicy,
+        policy: ActorCritic | ActingPolicy | JointPolicy,
         show: Show,
         *,
         name: str,

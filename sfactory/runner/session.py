@@ -27,6 +27,7 @@ from sfactory.experiment.summary import Outcome, Result, Summary, result_line
 from sfactory.learner.hooks import Hooks
 from sfactory.learner.initial_weights import initial_weights
 from sfactory.learner.setup import Limits
+from sfactory.planning.agent_policies import with_policies_of_kinds
 from sfactory.planning.env_probe import probe_env
 from sfactory.planning.plan import Plan, choose_device, plan_run, require_mapping, steps_are_timed
 from sfactory.process.command import resume_command, tuned_command
@@ -75,7 +76,7 @@ class Session:
             has_begun = False
             try:
                 plan = plan or self._plan()
-                resumed = Resumed.from_checkpoint(run_dir, self._config, plan.weight_shapes)
+                resumed = Resumed.from_checkpoint(run_dir, self._config, plan.weight_shapes or None)
                 if resumed is None:
                     initial_weights(self._config, plan.weight_shapes)  # refuses those that do not fit
                 for warning in self._resolved.warnings:
@@ -144,7 +145,9 @@ class Session:
         if factory.info_action_mask == "auto":
             found = "on" if probed.info_action_mask else "off"
             self._resolved = self._resolved.replaced({"info_action_mask": found}, "env")
-        has_groups = probed.spec.for_model(config.model).has_critic_group
+            config = self._config
+        self._resolved = with_policies_of_kinds(self._resolved, probed.spec)
+        has_groups = probed.spec.for_model(self._config.model).has_critic_group
         self._resolved = with_critic_group(self._resolved, has_groups)
         config = self._config
         if wants_task_defaults(self._resolved):

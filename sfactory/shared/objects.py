@@ -75,6 +75,10 @@ class SharedObjects:
             Channel("sf-main", TO_MAIN, _REPORTS_UNDER_WAY) for _ in layout.learner_names
         ]
 
+    def spec_of(self, policy: int) -> EnvSpec:
+        """What ``policy`` sees and does."""
+        return self.spec.part(self.layout.kinds[policy]) if self.layout.kinds else self.spec
+
     def for_actor(self, actor: int) -> SharedObjects:
         """A copy for one actor, without the inboxes of the others: to send those of hundreds takes seconds."""
         view = copy.copy(self)

@@ -31,7 +31,7 @@ class TornWeights(SFactoryError):
 
 
 class SharedWeights:
-    """The weights of one policy as ``nbytes`` bytes, with their policy version.
+    """The weights of one policy, of ``nbytes`` bytes at most, with their policy version.
 
     ``published`` is an event that opens with the first publication.
     """
@@ -63,11 +63,11 @@ class SharedWeights:
         return int(self._version[self.publications % 2])
 
     def publish(self, source: Bytes, version: int) -> None:
-        """Make ``source`` [nbytes] uint8 the current weights, as policy version ``version``. One writer only."""
+        """Make ``source`` uint8, of nbytes at most, the current weights, as policy version ``version``. One writer."""
         k = int(self._sequence[_WRITTEN]) + 1
         self._sequence[_WRITING] = k
         self._barrier()
-        self._data[k % 2] = source
+        self._data[k % 2, : len(source)] = source
         self._version[k % 2] = version
         self._barrier()
         self._sequence[_WRITTEN] = k
@@ -75,7 +75,7 @@ class SharedWeights:
             self.published.open()
 
     def read_into(self, target: Bytes) -> tuple[int, int]:
-        """Copy the current weights to ``target`` [nbytes] uint8; returns (publication, policy version).
+        """Copy the current weights to ``target`` uint8, of their size; returns (publication, policy version).
 
         Raises TornWeights if no complete copy succeeds within 5 seconds.
         """
@@ -83,7 +83,7 @@ class SharedWeights:
         while not deadline.passed:
             k = int(self._sequence[_WRITTEN])
             self._barrier()
-            target[:] = self._data[k % 2]
+            target[:] = self._data[k % 2, : len(target)]
             version = int(self._version[k % 2])
             self._barrier()
             if int(self._sequence[_WRITING]) <= k + 1:

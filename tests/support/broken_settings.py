@@ -138,6 +138,7 @@ BROKEN: list[Row] = [
     ("train_policies", {"train_policies": (3,)}),
     ("train_policies", {"num_policies": 4, "train_policies": (1, 1)}),
     ("policy_mapping", {"num_policies": 4, "policy_mapping": "mine"}),
+    ("policy_mapping", {"num_policies": 3, "policy_mapping": "red_*=0,blue_*=1"}),
     ("with_pbt", {**POPULATION, "train_policies": (1,)}),
     ("pbt_replace_fraction", {**POPULATION, "pbt_replace_fraction": 0.9}),
     ("pbt_perturb_min", {**POPULATION, "pbt_perturb_min": 2.0}),

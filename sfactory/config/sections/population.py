@@ -21,8 +21,9 @@ class PopulationConfig:
         "auto",
         "which policy plays: split assigns one to each split for the whole run; env and agent draw one for each "
         "environment or agent; auto is agent where environments have several agents and pbt_mix_policies_in_one_env "
-        "is True, split otherwise (env if there are fewer splits than policies); module:function is called with the "
-        "agent's name, its episode and the number of its env, and returns a policy",
+        "is True, split otherwise (env if there are fewer splits than policies); red_*=0,blue_*=1 assigns agents by "
+        "patterns of their names; module:function is called with the agent's name, its episode and the number of its "
+        "env, and returns a policy",
     )
     policy_mapping_episodes: int = flag(10, "episodes after which the policy that plays is drawn again", ge=1)
     with_pbt: bool = flag(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sfactory.env.multi_agent import BadAgents, Change, blank
-from sfactory.env.multi_agent_adapters import ListedAgents, ParallelAgents, TurnAgents, agents_env_of
+from sfactory.env.multi_agent_adapters import ListedAgents, ParallelAgents, TurnAgents, UnequalAgents, agents_env_of
 from sfactory.errors import EnvError
 from tests.support.scripted_agents import ScriptedAgents
 from tests.support.scripted_env import ScriptedEnv
@@ -153,12 +153,32 @@ def test_agents_that_act_in_turn_must_leave_when_their_episode_is_over() -> None
         agents.reset()
 
 
-def test_agents_with_different_spaces_are_refused_by_name() -> None:
-    env = Parallel()
-    env.spaces["y"] = spaces.Box(0, 9, (2,), np.float32)
+def test_agents_with_different_spaces_fill_the_entry_of_their_kind() -> None:
+    env = Parallel(("xyz", {}, {}))
+    env.possible_agents = env.start = ["x", "y", "z"]
+    env.spaces["y"] = wide = spaces.Box(0, 9, (2,), np.float32)
+    agents = agents_env_of(env)
+    assert isinstance(agents, UnequalAgents)
 
-    with pytest.raises(EnvError, match=r"agent 'x' has the observation space Box.*and agent 'y' has Box.*pad"):
-        ParallelAgents(env)
+    assert agents.kinds == agents.spec.kinds == ("x", "y", "x")
+    assert agents.observation_space == spaces.Dict(x=BOX, y=wide)
+    assert agents.action_space == spaces.Dict(x=DISCRETE, y=DISCRETE)
+    part = agents.spec.part("y")
+    assert [path for path, _ in part.obs] == [head.key for head in part.actions] == ["y"]
+    shown = agents.reset()
+    assert [obs["x"] for obs in shown] == ["x", blank(BOX), "z"]
+    assert [np.shape(obs["y"]) for obs in shown] == [(2,), (), (2,)]
+    assert shown[1]["y"] == "y"
+    agents.step([{"x": 1, "y": 2}, {"x": 3, "y": 4}, {"x": 5, "y": 6}])
+    assert env.taken == [{"x": 1, "y": 4, "z": 5}]
+
+
+def test_agents_with_different_spaces_and_masks_are_refused_by_name() -> None:
+    env = Parallel()
+    env.spaces["y"] = spaces.Dict(action_mask=spaces.MultiBinary(3), seen=BOX)
+
+    with pytest.raises(EnvError, match=r"agent 'y' has an action mask, and not all agents have the same spaces"):
+        agents_env_of(env)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,77 @@
+"""Decides which policy plays which kind of agents, where agents have different spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sfactory.actor.policy_assignment import SOLE_AGENT, policies_by_name
+from sfactory.config.flags import assigned
+from sfactory.config.population_rules import agents_by_pattern
+from sfactory.config.resolve import Resolved
+from sfactory.config.schema import Config
+from sfactory.errors import ConfigError
+from sfactory.spec import EnvSpec
+
+
+def with_policies_of_kinds(resolved: Resolved, spec: EnvSpec) -> Resolved:
+    """The config with a policy for each kind of agents, if agents differ and no mapping by names is set.
+
+    Raises ConfigError if policies are set otherwise.
+    """
+    population = resolved.config.population
+    if not spec.kinds or agents_by_pattern(population.policy_mapping):
+        return resolved
+    kinds = list(dict.fromkeys(spec.kinds))
+    mapping = ",".join(f"{agent}={kinds.index(kind)}" for agent, kind in zip(spec.agents, spec.kinds, strict=True))
+    flags = {"num_policies": len(kinds), "policy_mapping": mapping}
+    if population.num_policies != 1 or population.policy_mapping != "auto":
+        typed = " ".join(assigned(name, value) for name, value in flags.items())
+        raise ConfigError(
+            [
+                f"{assigned('policy_mapping', population.policy_mapping)}: the agents have {len(kinds)} kinds of "
+                f"observations or actions, so a policy can only play agents of one kind, by their names: {typed}"
+            ]
+        )
+    return resolved.replaced(flags, "env")
+
+
+def kinds_of_policies(config: Config, spec: EnvSpec) -> tuple[str, ...]:
+    """By policy, the kind of agents that it plays; () where agents are equal.
+
+    Raises ConfigError if the patterns of ``--policy_mapping`` do not fit the agents, or for flags that need equal ones.
+    """
+    population, agents = config.population, spec.agents or (SOLE_AGENT,)
+    mapping = population.policy_mapping
+    if not agents_by_pattern(mapping):
+        return ()
+    chosen = policies_by_name(mapping, agents)
+    if absent := set(range(population.num_policies)) - set(chosen):
+        raise ConfigError(
+            [f"{assigned('policy_mapping', mapping)}: policy {min(absent)} plays none of {', '.join(agents)}"]
+        )
+    if not spec.kinds:
+        return ()
+    kinds: list[str] = []
+    for policy in range(population.num_policies):
+        own = [agent for agent, plays in enumerate(chosen) if plays == policy]
+        _require_one_kind(mapping, policy, [spec.agents[agent] for agent in own], [spec.kinds[agent] for agent in own])
+        kinds.append(spec.kinds[own[0]])
+    for flag, is_set, why in (
+        ("with_pbt", population.with_pbt, "policies copy each other's weights"),
+        ("eval_interval_sec", config.evaluation.eval_interval_sec > 0, "an evaluation is of one policy"),
+        ("init_from", bool(config.checkpoint.init_from), "the weights are those of one policy"),
+    ):
+        if is_set:
+            raise ConfigError([f"--{flag}: {why}, and the env's agents have different spaces: leave it out"])
+    return tuple(kinds)
+
+
+def _require_one_kind(mapping: str, policy: int, agents: Sequence[str], kinds: Sequence[str]) -> None:
+    for agent, kind in zip(agents, kinds, strict=True):
+        if kind != kinds[0]:
+            raise ConfigError(
+                [
+                    f"{assigned('policy_mapping', mapping)}: policy {policy} plays {agents[0]!r} and {agent!r}, which "
+                    "have different spaces; give them policies of their own"
+                ]
+            )

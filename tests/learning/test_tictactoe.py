@@ -1,0 +1,60 @@
+"""Tic-tac-toe, learned by self-play alone, is hardly ever lost against random moves, without an illegal one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sfactory.config.enjoy import read_enjoy_line
+from sfactory.env.conversion import ObsWriter
+from sfactory.experiment.saved_policy import SavedPolicy
+from tests.learning.test_cartpole import run_module
+
+ENV = "--env=pettingzoo:classic.tictactoe_v3"
+FLAGS = ("--num_workers=1", "--num_envs_per_worker=64", "--batch_size=4096", "--learning_rate=0.002")
+GAMES = 500  # as either player
+
+
+@pytest.mark.long
+def test_self_play_of_tic_tac_toe_beats_random_moves_as_first_and_rarely_loses_as_second_player(tmp_path: Path) -> None:
+    common = ("--serial_mode=True", "--device=cpu", "--seed=1", "--train_for_env_steps=250000")
+    run_module("sfactory.train", tmp_path, ENV, *common, *FLAGS)
+
+    (won, lost), (_, lost_as_second) = (play(tmp_path, player) for player in range(2))
+
+    # Against itself a policy learns not to lose. As second player it need not win: that is up to the first.
+    assert won >= 0.95
+    assert lost <= 0.02
+    assert lost_as_second <= 0.05
+
+
+def play(train_dir: Path, player: int) -> tuple[float, float]:
+    """Shares of games that the saved policy wins and loses as ``player``; asserts that its moves are legal."""
+    saved = SavedPolicy.load(wanted := read_enjoy_line([f"--train_dir={train_dir}", "--experiment=cartpole", ENV]))
+    agents: Any = saved.env_factory(wanted).agents()
+    spec, game, rng = saved.spec_of(agents), agents.env, np.random.default_rng(player)
+    model, writer = saved.model(spec), ObsWriter(spec, agents.observation_space)
+    rows = {key: np.zeros((1, *leaf.shape), leaf.dtype) for key, leaf in spec.obs}
+    own, won, lost = game.possible_agents[player], 0, 0
+    for _ in range(GAMES):
+        game.reset()
+        for agent in game.agent_iter():
+            obs, reward, terminated, truncated, _ = game.last()
+            if terminated or truncated:
+                won += agent == own and reward > 0
+                lost += agent == own and reward < 0
+                game.step(None)
+                continue
+            action = int(rng.choice(np.flatnonzero(obs["action_mask"])))
+            if agent == own:
+                writer.write([obs], rows)
+                seen = {key: torch.from_numpy(row) for key, row in rows.items()}
+                with torch.inference_mode():
+                    action = int(model.act(seen, model.fresh_state(1), deterministic=True).actions["action"])
+                assert obs["action_mask"][action]
+            game.step(action)
+    return won / GAMES, lost / GAMES
