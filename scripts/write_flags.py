@@ -24,7 +24,7 @@ from sfactory.config.ancestors import (
     entries,
 )
 from sfactory.config.argv import ALGO_FLAG, CONFIG_FLAG, PRINT_CONFIG_FLAG
-from sfactory.config.commands import ExportConfig, PlotConfig, export_flags, plot_flags
+from sfactory.config.commands import ExportConfig, MatchConfig, PlotConfig, export_flags, match_flags, plot_flags
 from sfactory.config.enjoy import EnjoyConfig, enjoy_flags
 from sfactory.config.flags import Flag, all_flags, coerce, type_text, value_text
 from sfactory.config.launcher import LauncherConfig, launcher_flags
@@ -73,7 +73,7 @@ The words of the map:
 
 def our_flags() -> dict[str, Flag]:
     """All flags by name; where train and another command share a name, it is train's."""
-    return {**launcher_flags, **plot_flags, **export_flags, **enjoy_flags, **all_flags()}
+    return {**launcher_flags, **plot_flags, **match_flags, **export_flags, **enjoy_flags, **all_flags()}
 
 
 def default_text(flag: Flag) -> str:
@@ -164,6 +164,7 @@ def _our_part(origins: Origins) -> list[str]:
         ("enjoy", EnjoyConfig, enjoy_flags),
         ("export", ExportConfig, export_flags),
         ("launcher", LauncherConfig, launcher_flags),
+        ("match", MatchConfig, match_flags),
         ("plot", PlotConfig, plot_flags),
     ]
     for name, settings, known in others:

@@ -9,6 +9,7 @@ USAGE = """sfactory's commands:
   python -m sfactory.enjoy --experiment=NAME [flags]   play what was trained
   python -m sfactory.export --experiment=NAME --out=FILE.safetensors   its weights as a file
   python -m sfactory.plot population RUN               a picture of a population
+  python -m sfactory.match RUN ...                     its policies against each other
   python -m sfactory.launcher --run=WHAT [flags]       many runs
 """
 

@@ -168,6 +168,10 @@ class CheckpointDir:
             raise CheckpointError(f"{self.path} holds no {which} of env step {env_steps}. {advice}")
         return loaded
 
+    def env_steps_of(self, kind: Kind) -> list[int]:
+        """Env steps of all checkpoints of a kind, oldest first, for ``load_at``."""
+        return [entry.place[1] for entry in self._listing(kind)]
+
     def holds_any(self) -> bool:
         """True if there is a checkpoint of any kind, intact or not."""
         return any(self._listing(kind) for kind in _KINDS)

@@ -89,6 +89,7 @@ class Layout:
     mapping: Mapping = "split"  # who plays which row, if there are several policies
     agents: int = 1  # A
     kinds: tuple[str, ...] = ()  # by policy, the kind of agents that it plays, if there are several kinds
+    opponents: int = 0  # past versions that policy 0 plays against
 
     @staticmethod
     def plan(
@@ -133,6 +134,7 @@ class Layout:
             datasets=learner.num_batches_to_accumulate if background else 1,
             evaluators=evaluators,
             agents=agents,
+            opponents=population.opponent_pool,
         )
 
     def with_batches(self, learner: LearnerConfig) -> Layout:

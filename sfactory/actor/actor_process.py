@@ -55,6 +55,8 @@ def make_actor(setup: ActorSetup, splits: list[Split], row: StatusRow) -> Actor:
     policies = [ActingPolicy(shared.spec_of(p), model, own, device) for p, own in enumerate(shared.weights)]
     for policy in policies:
         policy.wait_for_weights(setup.shared.control)
+    if setup.shared.opponents is not None:
+        policies += [ActingPolicy(spec, model, weights, device) for weights in setup.shared.opponents.weights]
     return LocalActor(setup, splits, row, policies)
 
 

@@ -1,7 +1,8 @@
 """The actor under central inference: receive replies, step the splits that have all of theirs, send requests.
 
-A split asks every policy that acts in one of its rows, once, and is stepped when all of them have answered. When a
-policy worker is replaced, requests that its predecessor did not answer are sent again: see NOTE [Incarnations].
+A split asks the worker of every policy that acts in one of its rows, once, and is stepped when all of them have
+answered. When a policy worker is replaced, requests that its predecessor did not answer are sent again: see NOTE
+[Incarnations].
 
 The RNN state of a row is written by the policy worker that acts in it (NOTE [State phases]). For a row in which no
 policy acts the actor copies the state to the next phase, so that an agent that wakes up remembers what it knew when it
@@ -72,10 +73,11 @@ class CentralActor(Actor):
     def _ask(self, split: Split) -> None:
         """Ask for actions; where no policy acts, step on to the next row, up to the end of the slot."""
         while not split.needs_slot:
-            for policy in split.policies:
+            asked = split.asked
+            for policy in asked:
                 self._awaited[split.index].add(policy)
                 self._send(split, policy)
-            if split.policies:
+            if asked:
                 return
             if self._keeps_states:
                 self._carry_states(split)

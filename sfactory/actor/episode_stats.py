@@ -90,7 +90,7 @@ class EpisodeTracker:
     """
 
     def __init__(self, size: int, assignment: PolicyAssignment | None = None) -> None:
-        """size: N. assignment: the policy of each episode; without it all are of policy 0."""
+        """size: N. assignment: the policy of each episode, opponents left out; without it all are of policy 0."""
         self._assignment = assignment
         self.recorder: EpisodeRecorder | None = None
         self._finished: dict[int, tuple[list[float], list[int]]] = {}  # (returns, lengths), by policy
@@ -109,7 +109,7 @@ class EpisodeTracker:
             self._finish(0, rows)
         else:
             policies = self._assignment.ids[rows]
-            for policy in np.unique(policies).tolist():
+            for policy in np.unique(policies[policies < self._assignment.policies]).tolist():
                 self._finish(policy, np.asarray(rows)[policies == policy])
         self.start(rows)
 
@@ -155,7 +155,8 @@ class ExtraStatsTracker:
     a number. Anything else is left out, and main is sent the reason once. Memory is bounded: at most
     MAX_STAT_NAMES names beside the true objective, and of each the last MAX_EPISODES_PER_REPORT values.
 
-    assignment: the policy of each episode; without it all are of policy 0. recorder: as in EpisodeTracker.
+    assignment: the policy of each episode, opponents left out; without it all are of policy 0. recorder: as in
+    EpisodeTracker.
     """
 
     def __init__(self) -> None:
@@ -170,11 +171,14 @@ class ExtraStatsTracker:
         """Add the ``info`` of the last step of ``row``'s episode. Never raises, whatever the env has put there."""
         if type(info) is dict and not info:  # the most common case
             return
+        policy = 0 if self.assignment is None else int(self.assignment.ids[row])
+        if self.assignment is not None and policy >= self.assignment.policies:
+            return
         try:
             if isinstance(info, Mapping):
                 if self.recorder is not None:
                     self.recorder.note(info, row)
-                self._add_all(info, 0 if self.assignment is None else int(self.assignment.ids[row]))
+                self._add_all(info, policy)
         except Exception as error:  # the env's own objects may raise anything when they are read
             self._refuse(f"{EXTRA_STATS} cannot be read: {type(error).__name__}")
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from sfactory.actor.opponents import Opponents
 from sfactory.config.population_rules import agents_by_pattern
 from sfactory.errors import ConfigError, EnvError
 from sfactory.shared.trajectories import NOBODY, Slot
@@ -33,6 +34,8 @@ class PolicyAssignment:
     ids: [N] int16, of the current episodes
     present: the policies that act in the row that was written last, in order
     may_play: policies that may act in the split, now or later
+    policies: number of policies with a learner; higher ids are those of opponents, of whom nothing is learned
+    opponents: past versions that play against policy 0; None without a pool
     frozen: policies that do not learn
     after_draw: called when policies were chosen
     """
@@ -45,8 +48,10 @@ class PolicyAssignment:
         rule: AssignmentRule | None = None,
         policies: int = 1,
         frozen: Sequence[int] = (),
+        opponents: Opponents | None = None,
     ) -> None:
         """``policy``: that of the whole split without ``rule``; else ``rule`` chooses among ``policies``."""
+        self.policies, self.opponents = policies, opponents
         self.frozen = frozen
         self.after_draw: Callable[[], None] | None = None
         self.ids: Ids = np.full(rows, policy, np.int16)
@@ -55,6 +60,8 @@ class PolicyAssignment:
         self._some_absent = False
         self.present: tuple[int, ...] = (policy,)
         self.may_play: Sequence[int] = range(policies) if rule is not None else (policy,)
+        if opponents is not None:
+            self.may_play, self.frozen = range(policies + len(opponents.ids)), opponents.ids
         if rule is not None:
             self.begin_episodes(range(rows))
 

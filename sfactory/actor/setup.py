@@ -11,6 +11,7 @@ from sfactory.actor.decorrelation import warm_up
 from sfactory.actor.env_restarts import FEW, BadDataCounter, EnvRestarter, FaultHandling, LostEpisodes
 from sfactory.actor.episode_stats import EpisodeRecorder
 from sfactory.actor.multi_agent_split import MultiAgentSplit
+from sfactory.actor.opponents import Opponents
 from sfactory.actor.policy_assignment import (
     SOLE_AGENT,
     AssignmentRule,
@@ -130,6 +131,10 @@ def make_assignment(setup: ActorSetup, index: int) -> PolicyAssignment | None:
     if not has_policy_ids(spec, layout):
         return None
     policies, agents = layout.num_policies, spec.num_agents
+    seed = seed_at(setup.seed, Branch.ASSIGNMENT, setup.actor, setup.generation, setup.attempt, index)
+    if (pool := setup.shared.opponents) is not None:
+        opponents = Opponents(pool, population, spec.agents, layout.envs, setup.actor, seed)
+        return PolicyAssignment(layout.rows, agents, 0, opponents.draw, opponents=opponents)
     rule: AssignmentRule | None = None
     if policies > 1 and layout.mapping == "function":
         name = population.policy_mapping
@@ -140,7 +145,6 @@ def make_assignment(setup: ActorSetup, index: int) -> PolicyAssignment | None:
         chosen = policies_by_name(population.policy_mapping, spec.agents or (SOLE_AGENT,))
         rule = fixed_assignment(chosen)
     elif policies > 1 and layout.mapping != "split":
-        seed = seed_at(setup.seed, Branch.ASSIGNMENT, setup.actor, setup.generation, setup.attempt, index)
         rule = random_assignment(policies, population.policy_mapping_episodes, layout.mapping == "agent", seed)
     own = layout.policy_of_split(setup.actor, index)
     frozen = tuple(sorted(set(range(policies)) - set(learning_policies(setup.config))))

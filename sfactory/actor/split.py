@@ -113,6 +113,14 @@ class Split:
         return _ONLY_POLICY if self.assignment is None else self.assignment.present
 
     @property
+    def asked(self) -> tuple[int, ...]:
+        """The policies whose workers answer for row ``t``: the worker of a policy also acts for its past versions."""
+        assignment = self.assignment
+        if assignment is None or assignment.opponents is None:
+            return self.policies
+        return _ONLY_POLICY if assignment.present else ()
+
+    @property
     def may_play(self) -> Sequence[int]:
         """The policies that may act before the slot is complete."""
         return _ONLY_POLICY if self.assignment is None else self.assignment.may_play
@@ -141,6 +149,8 @@ class Split:
         if resumed:
             self.episodes.start(resumed)
         if self.assignment is not None:
+            if self.assignment.opponents is not None:
+                self.assignment.opponents.refresh()
             self.assignment.begin_episodes(resumed)
             self.assignment.begin(slot, self.batch.absent)
         if self._previous is not None:
@@ -177,7 +187,8 @@ class Split:
         return env_steps
 
     def count_steps(self, table: SlotTable) -> None:
-        """Add the valid agent steps of the last step to the counts of the slot in ``table``, by policy."""
+        """Add the valid agent steps of the last step to the counts of the slot in ``table``, by policy, without those
+        of opponents."""
         slot, assignment = self.slot, self.assignment
         if assignment is None or assignment.is_fixed:
             table.count_steps(slot.index, self.agent_steps, self.may_play[0])
@@ -185,7 +196,7 @@ class Split:
         assert slot.policy_id is not None
         t = self.t - 1
         taken = slot.policy_id[t][slot.valid[t]]
-        for policy, count in enumerate(np.bincount(taken).tolist()):
+        for policy, count in enumerate(np.bincount(taken)[: assignment.policies].tolist()):
             if count:
                 table.count_steps(slot.index, count, policy)
 
@@ -194,7 +205,9 @@ class Split:
         slot, assignment = self.slot, self.assignment
         self._first = self.batch.first  # an episode that starts with obs[T] starts the next slot, too
         self._slot = None
-        return slot, self.may_play if assignment is None or assignment.is_fixed else slot.policies()
+        if assignment is None or assignment.is_fixed:
+            return slot, self.may_play
+        return slot, [policy for policy in slot.policies() if policy < assignment.policies]
 
     def _record(self, slot: Slot, t: int, rewards: npt.NDArray[np.float64]) -> int:
         """Write ends and validity of the step just taken into row ``t``; returns its valid env steps."""

@@ -169,6 +169,43 @@ def read_plot_line(argv: Sequence[str]) -> Plot:
     return Plot(found[0], Path(settings.out) if settings.out else found[0] / f"{_POPULATION}{SUFFIXES[0]}")
 
 
+@dataclass(frozen=True)
+class MatchConfig:
+    """Which saved policies play against each other, and how often."""
+
+    train_dir: str = flag("./train_dir", "directory that holds one folder per experiment")
+    episodes: int = flag(
+        100, "episodes of each pair of policies, an even number; they change sides after half of them", ge=2
+    )
+    snapshots: int = flag(
+        4, "milestones of each run that also play, spread over its past, if it is named without a policy", ge=0, le=64
+    )
+    eval_deterministic: bool = flag(False, "True takes the most probable action; False samples as training does")
+    seed: int = flag(0, "seed of environment and actions", ge=0)
+    env: str = flag("", "the runs' environment, repeated: needed if it is code, module:name, unless trust_run_dir=True")
+    trust_run_dir: bool = flag(False, "True runs the code that config.json of the runs names, as module:name")
+
+
+_MATCH = Command(
+    MatchConfig,
+    "match",
+    "Plays saved policies against each other, and rates them. RUN is the folder of a run, or its name in --train_dir; "
+    "RUN:0:best is the best checkpoint of its policy 0, RUN:0:500000 the milestone of that env step.",
+    lambda config: (
+        [("episodes", "must be even: the policies change sides after half of them", ())] * (config.episodes % 2)
+    ),
+    usage="RUN[:POLICY[:KIND]] ...",
+)
+match_flags = _MATCH.flags
+
+
+def read_match_line(argv: Sequence[str]) -> tuple[list[str], MatchConfig]:
+    """The runs and settings that ``argv`` asks for: words, then flags; otherwise as ``Command.read``."""
+    count = next((i for i, token in enumerate(argv) if token.startswith("-")), len(argv))
+    problems = [] if count else ["who plays? write python -m sfactory.match RUN ..., with the name of each run"]
+    return list(argv[:count]), _MATCH.read(argv[count:], problems)
+
+
 def _word_problems(words: Sequence[str]) -> list[str]:
     usage = f"write python -m sfactory.plot {_POPULATION} RUN [--out=FILE]"
     if not words:

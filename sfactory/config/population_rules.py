@@ -8,7 +8,17 @@ from collections import Counter
 from fractions import Fraction
 
 from sfactory.config.hyperparameters import hyperparameters, mutable_flags, range_problem, request_problems
-from sfactory.config.rule import WAITING, Rule, at_most, excludes, idle_unless, needs, refuse, waits_for_learner
+from sfactory.config.rule import (
+    WAITING,
+    Rule,
+    at_most,
+    excludes,
+    idle_unless,
+    needs,
+    refuse,
+    refused_where_collection_waits,
+    waits_for_learner,
+)
 from sfactory.config.schema import Config
 
 MAPPINGS = ("auto", "split", "env", "agent")
@@ -128,6 +138,15 @@ POPULATION_RULES = (
         "--async_rl=True and --num_batches_to_accumulate=2",
     ),
     Rule(("policy_mapping", "num_policies", *WAITING, "num_workers", "worker_num_splits"), _policies_have_splits),
+    refuse(
+        ("opponent_pool", "num_policies"),
+        lambda config: config.population.opponent_pool > 0 and config.population.num_policies > 1,
+        "the opponents are past versions of one policy: leave it out, or use --num_policies=1",
+    ),
+    refused_where_collection_waits(
+        "opponent_pool", "opponents take rows that the learner would wait for: leave it out"
+    ),
+    *idle_unless(("opponent_snapshot_env_steps", "opponent_sampling", "opponent_share"), "opponent_pool", value=10),
     at_most("pbt_perturb_min", "pbt_perturb_max"),
     Rule(("pbt_hyperparameters",), lambda config: "; ".join(request_problems(config)) or None),
     refuse(

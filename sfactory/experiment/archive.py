@@ -25,7 +25,7 @@ _CHECKPOINTS = re.compile(r"checkpoint_p\d+")
 _UNFINISHED = re.compile(r"\.tmp-\d+-[0-9a-f]{12}")
 _WRITTEN = re.compile(
     r"config\.json|run\.json|run\.json\.unreadable|metrics\.jsonl|summary\.json|sf_log[^/]*\.txt"
-    r"|population\.jsonl?|population\.(svg|png)|git(_[0-9a-f]{16})?\.diff|events\.out\.tfevents\.[^/]+"
+    r"|matches\.json|population\.jsonl?|population\.(svg|png)|git(_[0-9a-f]{16})?\.diff|events\.out\.tfevents\.[^/]+"
 )
 
 _log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ Requests of dead actors are ignored, because a replacement now uses their slots,
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,7 +26,8 @@ from sfactory.seeds import Branch, seed_at
 from sfactory.shared.channel import Channel
 from sfactory.shared.objects import SharedObjects
 from sfactory.shared.status import State, StatusRow, Stopwatch
-from sfactory.shared.trajectories import RnnStates, RowsOf, Slot
+from sfactory.shared.trajectories import NOBODY, RnnStates, RowsOf, Slot
+from sfactory.shared.weights import SharedWeights
 from sfactory.spec import EnvSpec
 from sfactory.system.gpu import use_device
 
@@ -144,17 +145,25 @@ class PolicySetup:
 
     def make_policy(self) -> ActingPolicy:
         """Make the policy, without weights yet."""
-        weights = self.shared.weights[self.policy]
+        return self._acting_with(self.shared.weights[self.policy])
+
+    def make_opponents(self) -> list[ActingPolicy]:
+        """Make its past versions, without weights yet: the policies from 1 on; none without a pool."""
+        pool = self.shared.opponents
+        return [] if pool is None else [self._acting_with(weights) for weights in pool.weights]
+
+    def _acting_with(self, weights: SharedWeights) -> ActingPolicy:
         return ActingPolicy(self.shared.spec_of(self.policy), self.config.model, weights, torch.device(self.device))
 
 
 class PolicyWorker:
-    """Answers all waiting requests with one forward pass."""
+    """Answers all waiting requests with one forward pass, and one more for each past version that acts in them."""
 
     def __init__(self, setup: PolicySetup, policy: ActingPolicy, row: StatusRow) -> None:
         shared = setup.shared
         rows = shared.layout.num_splits * shared.layout.rows
         self._index, self._policy, self._row = setup.policy, policy, row
+        self._opponents = setup.make_opponents()
         self._inbox, self._to_actors = setup.inbox, shared.to_actors
         self._watch = Stopwatch(row)
         self._slots = shared.trajectories.slots()
@@ -163,27 +172,41 @@ class PolicyWorker:
 
     def turn(self, timeout: float) -> None:
         """Wait up to ``timeout`` seconds for requests, and answer all that have arrived."""
-        index, policy, gather, states = self._index, self._policy, self._gather, self._states
+        index, gather, states = self._index, self._gather, self._states
         requests = self._requests(timeout)
         if not requests:
             return
         self._row.count_depth(len(requests))
-        policy.refresh()
         while True:
-            places = [Place.of(request, self._slots[request.slot], index) for request in requests]
-            acted = policy.act(gather.obs(places), states.before(places)).on_host()
+            acts = [
+                (policy, places, policy.act(gather.obs(places), states.before(places)).on_host())
+                for policy, places in self._places(requests)
+            ]
             living = self._from_living_actors(requests)
             if len(living) == len(requests):
                 break
             if not living:
                 return
             requests = living  # an actor died during the pass: run it again for the others
-        gather.scatter(places, acted, policy.version)
-        states.after(places, acted.state)
+        for policy, places, acted in acts:
+            gather.scatter(places, acted, policy.version)
+            states.after(places, acted.state)
         self._row.enter_ring()
         for request in requests:
             self._to_actors[request.actor].put(ActReply(request.split, request.t, index), request.incarnation)
         self._row.leave_ring()
+
+    def _places(self, requests: Sequence[ActRequest]) -> Iterator[tuple[ActingPolicy, list[Place]]]:
+        """The rows of ``requests`` by who acts in them, with the newest weights."""
+        slots, acting = self._slots, [self._index]
+        if self._opponents:
+            rows = [slots[request.slot].policy_id[request.t] for request in requests]  # type: ignore[index]
+            acting = sorted({policy for row in rows for policy in row.tolist()} - {NOBODY})
+        for index in acting:
+            policy = self._opponents[index - 1] if self._opponents and index else self._policy
+            policy.refresh()
+            places = [Place.of(request, slots[request.slot], index) for request in requests]
+            yield policy, [place for place in places if place.width]
 
     def _requests(self, timeout: float) -> Sequence[ActRequest]:
         """Wait for a request; return all waiting requests."""

@@ -18,6 +18,7 @@ from sfactory.errors import CannotSaveError, CheckpointError, clean
 from sfactory.learner.setup import LearnerSetup
 from sfactory.learner.train_stats import Learned
 from sfactory.learner.trainer import Trainer
+from sfactory.model.flat_state import FlatState
 from sfactory.shared.status import StatusRow
 from sfactory.spec import EnvSpec
 
@@ -158,22 +159,33 @@ def _restore_weights(payload: dict[str, Any], where: str, trainer: Trainer) -> N
 class Checkpointer:
     """Loads at the start; saves every save_every_sec, at the end, and when the objective is better than ever.
 
-    Milestones, which are never deleted, are due at multiples of save_milestones_sec of training time over all resumes.
+    Milestones, which are never deleted, are due at multiples of save_milestones_sec of training time over all resumes,
+    and with a pool of opponents at multiples of opponent_snapshot_env_steps: the pool holds the newest milestones.
     Main computes the objective, the mean of save_best_metric over the last stats_avg episodes.
     """
 
     def __init__(
-        self, setup: LearnerSetup, trainer: Trainer, progress: Progress, row: StatusRow, check: Callable[[int], None]
+        self,
+        setup: LearnerSetup,
+        trainer: Trainer,
+        progress: Progress,
+        row: StatusRow,
+        check: Callable[[int], None],
+        flat: FlatState,
     ) -> None:
-        """``check``: given the train step, raises DivergedError if weights are not finite; nothing is saved then."""
+        """``check``: given the train step, raises DivergedError if weights are not finite; nothing is saved then.
+
+        flat: of the model.
+        """
         self.setup, self.trainer, self.progress, self._row, self._check = setup, trainer, progress, row, check
+        self._flat, self._pool = flat, setup.shared.opponents
         self._config = config = setup.config.checkpoint
         path = setup.checkpoint_dir
         self._directory = None if path is None else CheckpointDir(path, config.keep_checkpoints)
         self._save_due = Every(config.save_every_sec)
         self._pause = Deadline(0.0)
         self._best_pause = Deadline(config.save_best_every_sec)
-        self._next_milestone = math.inf
+        self._next_milestone = self._next_snapshot = math.inf
         self._has_latest = False  # without one, a resumed run continues from the best policy
         self._plan_milestone()
 
@@ -192,6 +204,28 @@ class Checkpointer:
             self._has_latest = True
             self._plan_milestone()
         return loaded is not None
+
+    def fill_pool(self) -> None:
+        """Fill the pool of opponents, if any, with the newest milestones; a new run begins with its first weights."""
+        if self._pool is None:
+            return
+        model, directory = self.trainer.model, self._directory
+        known = [] if directory is None else directory.env_steps_of("milestone")[-len(self._pool.weights) :]
+        own = copy.deepcopy(model.state_dict()) if known else {}
+        for env_steps in known:
+            assert directory is not None
+            try:
+                loaded = directory.load_at(env_steps, "milestone")
+                saved = SavedState.of(loaded.payload, loaded.path)
+            except CheckpointError as error:
+                log.warning("an opponent is missing: %s", error)
+                continue
+            model.load_state_dict(saved.model)
+            self._pool.add(self._flat.to_host(), saved.train_step, env_steps)
+        if known:
+            model.load_state_dict(own)
+        if not self._pool.newest():
+            self._save_milestone()
 
     def save_first(self) -> None:
         """Save unless there is a checkpoint: a policy that does not learn stays the same when it is resumed."""
@@ -239,11 +273,18 @@ class Checkpointer:
             self._save_best(objective)
 
     def _save_milestone_if_due(self) -> None:
+        progress = self.progress
+        if progress.train_seconds >= self._next_milestone or progress.env_steps >= self._next_snapshot:
+            self._save_milestone()
+
+    def _save_milestone(self) -> None:
         """If that fails, it stays due."""
-        if self.progress.train_seconds >= self._next_milestone:
-            if self._directory is not None:
-                self._directory.save_milestone(self._payload(), self.trainer.train_step, self.progress.env_steps)
-            self._plan_milestone()
+        train_step, env_steps = self.trainer.train_step, self.progress.env_steps
+        if self._directory is not None:
+            self._directory.save_milestone(self._payload(), train_step, env_steps)
+        if self._pool is not None:
+            self._pool.add(self._flat.to_host(), train_step, env_steps)
+        self._plan_milestone()
 
     def _record_objective(self) -> float | None:
         """The objective, if it is better than ever and late enough to count."""
@@ -263,10 +304,13 @@ class Checkpointer:
         self._best_pause = Deadline(self._config.save_best_every_sec)
 
     def _plan_milestone(self) -> None:
-        """The next milestone, if they are wanted, is due at the next multiple of their interval."""
+        """The next milestone and snapshot, if they are wanted, are due at the next multiples of their intervals."""
         interval = self._config.save_milestones_sec
         if interval > 0:
             self._next_milestone = (self.progress.train_seconds // interval + 1) * interval
+        if self._pool is not None:
+            steps = self.setup.config.population.opponent_snapshot_env_steps
+            self._next_snapshot = (self.progress.env_steps // steps + 1) * steps
 
     def _payload(self) -> dict[str, Any]:
         """The content to save, looked at first: a hook, or an update not yet published, may have spoiled it."""

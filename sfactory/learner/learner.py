@@ -82,7 +82,8 @@ class Learner:
         model = ActorCritic(setup.spec, config.model, dtype).to(self._device)
         auxiliary = make_auxiliary(model, config.algo, config.model)
         unpublished = [] if auxiliary is None else [FlatState(auxiliary.to(self._device))]
-        self.publisher = Publisher(FlatState(model), setup.weights, config.learner.publish_interval, *unpublished)
+        flat = FlatState(model)
+        self.publisher = Publisher(flat, setup.weights, config.learner.publish_interval, *unpublished)
         self.trainer = Trainer(
             model,
             config.algo,
@@ -95,7 +96,7 @@ class Learner:
             evidence=None if setup.checkpoint_dir is None else Path(setup.checkpoint_dir),
         )
         self.progress = Progress(best_metric=config.checkpoint.save_best_metric)
-        self.checkpointer = Checkpointer(setup, self.trainer, self.progress, row, self.publisher.check)
+        self.checkpointer = Checkpointer(setup, self.trainer, self.progress, row, self.publisher.check, flat)
         self.commands = CommandExecutor(self.checkpointer, self.publisher.publish)
         self.timings = Timings()
         self._to_main = setup.shared.learners_to_main[setup.policy]
@@ -111,6 +112,7 @@ class Learner:
         """Load the checkpoint, or what a new run begins with, and publish the first weights."""
         if not self.checkpointer.load() and self._setup.checkpoint_dir is not None:
             begin_with_weights(self.trainer, self._setup.config, self._setup.policy)
+        self.checkpointer.fill_pool()
         self._write_row()
         self.publisher.publish(self.trainer.train_step)
 

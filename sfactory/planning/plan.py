@@ -98,7 +98,8 @@ def _planned_bytes(spec: EnvSpec, layout: Layout, weight_bytes: int, replayed: i
     """Memory for slots, states, staging areas, ``replayed`` trajectories, weights, and weights under evaluation."""
     slots = planned_bytes(trajectory_fields(spec, layout))
     per_row = slots / (layout.num_slots * layout.rows)
-    weights = 2 * weight_bytes * (layout.num_policies + (1 if layout.evaluators else 0))
+    opponents = layout.opponents + 1 if layout.opponents else 0
+    weights = 2 * weight_bytes * (layout.num_policies + opponents + (1 if layout.evaluators else 0))
     kept = int(per_row * (layout.dataset_rows * layout.datasets + replayed)) * layout.num_policies
     return slots + kept + weights + RnnStates.spec(layout).nbytes
 
@@ -149,6 +150,7 @@ def _process_bytes(config: Config, layout: Layout, weight_bytes: int, device: st
     """Memory of the processes' own, with their copies of the weights: of a learner weights, gradients and moments."""
     policies, others = layout.num_policies, len(layout.process_names) - layout.num_policies
     acting = layout.num_actors * policies if layout.inference == "local" else policies * layout.policy_workers
+    acting *= layout.opponents + 2 if layout.opponents else 1
     copies = layout.evaluators + (acting if device == "cpu" or layout.inference == "local" else 0)
     copies += 3 * policies if device == "cpu" else 0
     own = process_memory(0, 0) if config.run.serial_mode else process_memory(policies, others)
@@ -195,6 +197,9 @@ def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None) 
     inference, why = choose_inference(wanted, device != "cpu", cost)
     no_evaluation = config.benchmark.benchmark or config.run.serial_mode
     evaluators = 0 if no_evaluation else num_evaluators(config.evaluation)
+    if config.population.opponent_pool and spec.num_agents < 2:
+        named = assigned("opponent_pool", config.population.opponent_pool)
+        raise ConfigError([f"{named}: the environment has one agent, and so no opponent: leave it out"])
     if misfit := rounds_misfit(config, spec.num_agents):
         raise ConfigError([f"{assigned('async_rl', sampling.async_rl)}: {misfit}"])
     if spec.in_turns and sampling.rollout < spec.num_agents:

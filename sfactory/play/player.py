@@ -7,11 +7,12 @@ import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium
 import numpy as np
 import torch
+from torch import Tensor
 
 from sfactory.actor.episode_stats import ExtraStatsTracker
 from sfactory.actor.multi_agent_batch import AgentActivity
@@ -22,11 +23,9 @@ from sfactory.env.conversion import ObsWriter
 from sfactory.env.multi_agent import AgentsEnv, AgentsStep, Change, blank
 from sfactory.errors import Passing, SFactoryError, named
 from sfactory.experiment.summary import finite
-from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.messages import TRUE_OBJECTIVE, EpisodeExtras, ExtrasRefused
-from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.actor_critic import Acted
 from sfactory.model.torch_state import OwnTorchState
-from sfactory.play.joint_policy import JointPolicy
 from sfactory.play.rendering import AnyEnv, Show
 from sfactory.seeds import ENV_SEED_BITS, Branch, seed_at, seed_libraries
 from sfactory.spec import EnvSpec
@@ -94,6 +93,16 @@ class _OneAgent:
         return [obs], [reward], Change([over], [False], [False], [info]) if over else None
 
 
+class Policy(Protocol):
+    """What chooses actions: see ActorCritic."""
+
+    def act(self, obs: dict[str, Tensor], state: Tensor, deterministic: bool = False) -> Acted:
+        """Actions for obs {key: [A, ...]} and state [A, S], and the state after them."""
+
+    def fresh_state(self, rows: int) -> Tensor:
+        """[rows, S]: the state at the start of an episode."""
+
+
 class Player:
     """One env and the policy of its A agents (1 in a plain env), one step after the other, on the CPU."""
 
@@ -101,7 +110,7 @@ class Player:
         self,
         env: AnyEnv,
         spec: EnvSpec,
-        policy: ActorCritic | ActingPolicy | JointPolicy,
+        policy: Policy,
         show: Show,
         *,
         name: str,

@@ -13,6 +13,7 @@ from sfactory.experiment.summary import Outcome, Result
 from sfactory.report.bottleneck import Advisor, LoadMeter
 from sfactory.report.collector import ReportCollector
 from sfactory.report.console import Console
+from sfactory.report.matches import MatchTable
 from sfactory.report.observers import Observers
 from sfactory.report.scalars import account_scalars
 from sfactory.report.writers import MetricsWriter, Scalars, TensorBoardWriter, numbers_of
@@ -39,6 +40,8 @@ class Reporter:
         self.reports = ReportCollector(config, shared.actors_to_main, shared.learners_to_main, shared.status, resumed)
         self._control, self._console, self._candidate = shared.control, console, shared.candidate
         self._status, self._table = shared.status, shared.table
+        pool = shared.opponents
+        self._matches = None if pool is None else MatchTable(pool, rundir.path, resumed.env_steps)
         self._process_started_at = process_started_at
         self._observers = Observers() if observers is None else observers
         self._observed_updates = resumed.updates
@@ -58,6 +61,8 @@ class Reporter:
         """Update all rates; write a line and a row if they are due. Called a few times a second."""
         reports = self.reports
         reports.sample()
+        if self._matches is not None:
+            self._matches.look()
         if not self._announced and reports.sampled_env_steps:
             self._announced = True
             for load in (self._line_load, self._row_load):
@@ -120,6 +125,9 @@ class Reporter:
     def _write_row(self, last: bool = False) -> None:
         load = self._row_load.take().scalars() if self._row_load else {}
         scalars = self.reports.scalars() | account_scalars(self._status, self._table) | load
+        if self._matches is not None:
+            scalars |= self._matches.scalars()
+            self._matches.write()
         scalars |= self._observers.extra_summaries(scalars)
         self._write(scalars, last)
 

@@ -20,6 +20,7 @@ from sfactory.messages import (
 )
 from sfactory.shared.channel import Channel, Incarnations
 from sfactory.shared.control import Control, LearnerCommands, SharedRewardShaping
+from sfactory.shared.opponents import OpponentPool
 from sfactory.shared.slots import SlotTable
 from sfactory.shared.status import FailureBoard, State, StatusBoard
 from sfactory.shared.trajectories import RnnStates, TrajectoryBuffer
@@ -35,6 +36,7 @@ _REPORTS_UNDER_WAY = 64
 class SharedObjects:
     """Allocated once, before any child is started. Capacities: see NOTE [Who may block].
 
+    opponents: past versions of policy 0; None without a pool.
     weights, to_learners, learners_to_main: by policy. candidate: weights that evaluators play; None without evaluators.
     learner_commands: commands to learners during the run.
     reward_shaping: of each policy, set by main; None if main does not set it.
@@ -52,6 +54,7 @@ class SharedObjects:
         self.sends_episodes = False
         self.control = Control(layout.num_policies)
         self.weights = [SharedWeights(weight_bytes, policy) for policy in range(layout.num_policies)]
+        self.opponents = OpponentPool(layout.opponents, weight_bytes, layout.num_actors) if layout.opponents else None
         self.candidate = EvalWeights(weight_bytes, layout.evaluators) if layout.evaluators else None
         self.status = StatusBoard(layout.process_names)
         self.failures = FailureBoard(layout.process_names)

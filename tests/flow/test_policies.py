@@ -6,11 +6,13 @@ import dataclasses
 from collections import Counter
 from typing import Literal
 
+import numpy as np
 import pytest
 import torch
 
 from sfactory.config.schema import Config, PopulationConfig
 from sfactory.learner.staging import Staging
+from sfactory.shared.opponents import POINTS
 from sfactory.spec import EnvSpec
 from tests.flow.test_counting import SPEC, counting_config
 from tests.flow.test_counting_agents import SPEC as AGENTS_SPEC
@@ -122,3 +124,36 @@ def test_agents_that_change_their_policy_reach_the_learner_of_the_policy_that_pl
         assert table.steps_of(0) + table.steps_of(1) >= seen
         for columns in (columns for datasets in learners.datasets for columns in datasets if recurrence):
             assert not (columns["held"] & columns["valid"]).any()
+
+
+@pytest.mark.parametrize(
+    ("inference", "recurrence"), [("central", 0), ("local", 4), long("central", 4), long("local", 0)]
+)
+def test_a_learner_gets_nothing_of_the_steps_of_opponents(
+    inference: Literal["central", "local"], recurrence: int
+) -> None:
+    config = agents_config(inference, "Lists", ROLLOUT)
+    model = population("agent", inference, recurrence).model
+    learner = dataclasses.replace(config.learner, recurrence=recurrence or -1)
+    against = PopulationConfig(opponent_pool=POLICIES, opponent_share=0.8)
+    config = dataclasses.replace(config, population=against, model=model, learner=learner)
+    with SerialSampler(config, AGENTS_SPEC) as sampler:
+        pool = sampler.shared.opponents
+        assert pool is not None
+        for version in range(1, POLICIES + 2):
+            with torch.no_grad():
+                sampler.model.value_head.linear.weight.zero_()
+                sampler.model.value_head.linear.bias.fill_(version * APART)
+            pool.add(sampler.flat.to_host(), version, env_steps=version)
+        publish_all(sampler)
+        learners = Learners(sampler, AGENTS_SPEC)
+        learners.collect()
+
+        assert check_datasets(learners)
+        results, newest = pool.results(), pool.newest()
+        assert results[newest, :POINTS].any()
+        assert not np.delete(results, newest, axis=0).any()
+        acting = {policy for slot in sampler.shared.trajectories.slots() for policy in slot.policies()}
+        assert {0} < acting <= {0, *(slot + 1 for slot in newest)}
+        valid = [columns["valid"] for columns in learners.datasets[0]]
+        assert 0.0 < float(np.mean(valid)) < 1.0

@@ -44,7 +44,8 @@ ALONE = """
     rmsprop_momentum=0.5 rmsprop_tf_style=True weight_decay=0.1 use_cpc=True cpc_forward_steps=4
     cpc_time_subsample=4 cpc_forward_subsample=4 aux_loss_coeff=0.5 eval_workers=2 eval_episodes=5
     rnd_coeff=1.0 rnd_gamma=0.9 rnd_share=0.5
-    eval_deterministic=False with_pbt=True policy_mapping=split policy_mapping_episodes=1
+    eval_deterministic=False with_pbt=True opponent_snapshot_env_steps=5 opponent_sampling=pfsp opponent_share=0.3
+    policy_mapping=split policy_mapping_episodes=1
     pbt_mix_policies_in_one_env=False pbt_period_env_steps=1000 pbt_start_mutation=1000 pbt_replace_fraction=0.5
     pbt_mutation_rate=0.5 pbt_replace_reward_gap=0.5 pbt_replace_reward_gap_absolute=0.5 pbt_optimize_gamma=True
     pbt_optimize_batch_size=True pbt_target_objective=reward pbt_perturb_min=1.2 pbt_perturb_max=2.0
@@ -149,6 +150,8 @@ BROKEN: list[Row] = [
         {**POPULATION, "pbt_optimize_batch_size": True, "num_batches_to_accumulate": 0, "policy_mapping": "split"},
     ),
     ("policy_mapping", {"num_policies": 4, "num_batches_to_accumulate": 0}),
+    ("opponent_pool", {"opponent_pool": 4, "num_policies": 2}),
+    ("opponent_pool", {"opponent_pool": 4, "num_batches_to_accumulate": 0}),
     ("learning_rate", {**POPULATION, "learning_rate": 0.5}),
     ("exploration_loss_coeff", {**POPULATION, "exploration_loss_coeff": 2.0}),
     ("value_loss_coeff", {**POPULATION, "value_loss_coeff": 1000.0}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from sfactory.config.field import flag
 
@@ -26,6 +26,20 @@ class PopulationConfig:
         "env, and returns a policy",
     )
     policy_mapping_episodes: int = flag(10, "episodes after which the policy that plays is drawn again", ge=1)
+    opponent_pool: int = flag(
+        0, "past versions of the policy that it plays against in environments of several agents; 0: none", ge=0, le=64
+    )
+    opponent_snapshot_env_steps: int = flag(
+        100_000, "env steps between two snapshots of the policy, which are saved as milestones", ge=1
+    )
+    opponent_sampling: Literal["uniform", "recent", "pfsp"] = flag(
+        "uniform",
+        "which opponent plays: uniform draws all alike; recent prefers new ones, with weights that fall linearly; pfsp "
+        "prefers those that the policy loses to, with weights (1 - share of points)^2",
+    )
+    opponent_share: float = flag(
+        0.5, "share of episodes in which an opponent plays one side; in the others the policy plays both", gt=0, le=1
+    )
     with_pbt: bool = flag(
         False, "population-based training: the worst policies copy the best ones, and hyperparameters are mutated"
     )

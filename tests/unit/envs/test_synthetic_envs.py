@@ -19,6 +19,7 @@ from sfactory_envs.synthetic.costfree import CostFree
 from sfactory_envs.synthetic.counting import FIELD_LIMIT, IDENTITY_LIMIT, Counting, Position, decode, encode
 from sfactory_envs.synthetic.faulty import EnvFault, Faulty, Fuse
 from sfactory_envs.synthetic.poles import Pole, Poles
+from sfactory_envs.synthetic.rock_paper_scissors import RockPaperScissors
 from tests.support.counting_check import NAMES, Column, check_column, check_columns
 
 ROLLOUT = 8
@@ -262,3 +263,15 @@ def test_fault_with_a_fuse_happens_as_often_as_ordered_over_all_envs(tmp_path: P
     with pytest.raises(EnvFault):
         first.step(np.int64(0))
     second.step(np.int64(0))
+
+
+def test_each_choice_of_rock_paper_scissors_beats_one_and_loses_to_one() -> None:
+    env = RockPaperScissors(rounds=9)
+    env.reset()
+    results = [env.step([first, second]) for first in range(3) for second in range(3)]
+
+    rewards = np.array([rewards[0] for _, rewards, _ in results]).reshape(3, 3)
+    # Rows and columns: rock, paper, scissors.
+    assert rewards.tolist() == [[0, -1, 1], [1, 0, -1], [-1, 1, 0]]
+    assert all(sum(rewards) == 0 for _, rewards, _ in results)
+    assert [change is not None for _, _, change in results] == [False] * 8 + [True]

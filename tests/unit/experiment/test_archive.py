@@ -23,7 +23,8 @@ def fill(path: Path, mark: str, experiment: str = "exp") -> None:
     """Everything that a run leaves in its folder; ``mark`` identifies the run."""
     path.mkdir(parents=True, exist_ok=True)
     write_config(path, config_of({"env": mark, "experiment": experiment}), {})
-    names = "metrics.jsonl summary.json sf_log.txt git.diff git_0123456789abcdef.diff run.json population.json"
+    names = "metrics.jsonl summary.json sf_log.txt git.diff git_0123456789abcdef.diff run.json matches.json"
+    names += " population.json"
     write_files(path, dict.fromkeys(names.split(), mark))
     (path / "events.out.tfevents.1700000000.host.1").write_bytes(b"\0")
     (path / ".tmp-12-0123456789ab").write_bytes(b"half")

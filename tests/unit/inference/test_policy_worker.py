@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +20,8 @@ from sfactory.messages import ActReply, ActRequest
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
 from sfactory.shared.objects import SharedObjects
-from sfactory.shared.trajectories import Slot
+from sfactory.shared.trajectories import NOBODY, Slot
+from sfactory.spec import EnvSpec
 from tests.support.parts import VECTOR, small_run
 
 T = 4
@@ -30,15 +32,17 @@ RNN: dict[str, Any] = {"recurrence": 2, "use_rnn": True, "rnn_size": 6}
 class Worker:
     """A policy worker for two actors. passes: batch sizes of its forward passes. before_pass: called before each."""
 
-    def __init__(self, **flags: Any) -> None:
+    def __init__(self, spec: EnvSpec = VECTOR, **flags: Any) -> None:
         config = config_of({**FLAGS, **flags})
         torch.manual_seed(3)
-        model = ActorCritic(VECTOR, config.model)
+        model = ActorCritic(spec, config.model)
         flat = FlatState(model)
-        layout = Layout.plan(config.sampling, config.learner, "central", model.state_size)
-        self.shared = SharedObjects(VECTOR, layout, flat.block.numel())
+        layout = Layout.plan(
+            *(config.sampling, config.learner, "central", model.state_size), population=config.population
+        )
+        self.shared = SharedObjects(spec, layout, flat.block.numel())
         self.shared.weights[0].publish(flat.to_host(), 0)
-        policy = ActingPolicy(VECTOR, config.model, self.shared.weights[0], torch.device("cpu"))
+        policy = ActingPolicy(spec, config.model, self.shared.weights[0], torch.device("cpu"))
         self.passes: list[int] = []
         self.before_pass: Callable[[], None] = lambda: None
         act = policy.act
@@ -168,3 +172,28 @@ def test_the_phase_of_a_request_matters() -> None:
     wrong.turn(1.0)
 
     assert np.abs(wrong.filled.value[1] - right.filled.value[1]).max() > 1e-3
+
+
+def test_past_versions_act_in_their_rows_with_one_pass_for_each_that_is_present() -> None:
+    worker = Worker(dataclasses.replace(VECTOR, agents=("a", "b", "c")), opponent_pool=2)
+    pool = worker.shared.opponents
+    assert pool is not None
+    weights = np.empty(pool.weights[0].nbytes, np.uint8)
+    worker.shared.weights[0].read_into(weights)
+    for version in (10, 20, 30):
+        pool.add(weights, version, env_steps=version)
+    ids = [[0, 3, 0], [3, NOBODY, 1]]
+    for actor, row in enumerate(ids):
+        policy_id = worker.slot(actor).policy_id
+        assert policy_id is not None
+        policy_id[0] = row
+        worker.request(actor)
+
+    worker.turn(1.0)
+
+    # Versions 3 and 1 have passes of their own, which are not seen here; version 2 has none.
+    assert worker.passes == [2]
+    versions = [worker.slot(actor).policy_version[0].tolist() for actor in (0, 1)]
+    assert versions[0] == [0, 30, 0]
+    assert (versions[1][0], versions[1][2]) == (30, 10)
+    assert worker.replies(0) == worker.replies(1) == [ActReply(0, 0)]

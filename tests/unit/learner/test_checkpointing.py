@@ -51,8 +51,9 @@ class LoneCheckpointer:
         config = Config(checkpoint=CheckpointConfig(**{**defaults, **fields}))
         setup = LearnerSetup(config, shared, 0, 1, "cpu", 1, str(path))
         self.row = shared.status.row("sf-learner-0")
-        publisher = Publisher(FlatState(self.trainer.model), setup.weights, 1)
-        self.checkpointer = Checkpointer(setup, self.trainer, self.progress, self.row, publisher.check)
+        flat = FlatState(self.trainer.model)
+        publisher = Publisher(flat, setup.weights, 1)
+        self.checkpointer = Checkpointer(setup, self.trainer, self.progress, self.row, publisher.check, flat)
 
     def learn(self, mark: float, mean_return: float = LOWEST) -> None:
         """One dataset later: the weights carry ``mark``, and main reports ``mean_return``."""

@@ -7,6 +7,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -195,3 +196,35 @@ def test_all_unresolved_hooks_are_reported() -> None:
 
 def test_a_benchmark_calls_no_hook() -> None:
     assert LoneLearner(benchmark=True, after_train_step=(NOTE,)).setup.after_train_step == ()
+
+
+def opponents_of(run: LoneLearner) -> dict[int, tuple[int, bytes]]:
+    """Of each snapshot that may be drawn, by its env steps: policy version and weights."""
+    pool, found = run.shared.opponents, {}
+    assert pool is not None
+    for slot in pool.newest():
+        weights = np.empty(pool.weights[slot].nbytes, np.uint8)
+        found[pool.env_steps(slot)] = pool.weights[slot].read_into(weights)[1], weights.tobytes()
+    return found
+
+
+def test_snapshots_are_due_by_env_steps_and_a_resumed_learner_has_those_of_its_past(tmp_path: Path) -> None:
+    flags = {"opponent_pool": 2, "opponent_snapshot_env_steps": 50}  # a dataset has 20 steps
+    run = LoneLearner(tmp_path, **flags)
+    assert opponents_of(run).keys() == {0}
+    for _ in range(6):
+        run.learn()
+    run.learning.finish(save=True)
+    before = opponents_of(run)
+    assert before.keys() == {60, 100}
+    assert len({weights for _, weights in before.values()}) == 2
+
+    later = LoneLearner(tmp_path, **flags)
+    assert opponents_of(later) == before
+    trained = run.learning.trainer.model.state_dict()
+    assert all(torch.equal(trained[name], value) for name, value in later.learning.trainer.model.state_dict().items())
+    for _ in range(3):
+        later.learn()
+    assert opponents_of(later).keys() == {100, 160}
+    # The milestone of step 160 was saved after the checkpoint that is resumed from: it is not part of the past.
+    assert opponents_of(LoneLearner(tmp_path, **flags)) == before

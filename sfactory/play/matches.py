@@ -1,0 +1,174 @@
+"""Plays saved policies against each other in an env of several agents, and rates them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sfactory.actor.multi_agent_split import MOST_NAMED
+from sfactory.actor.opponents import sides_of
+from sfactory.checkpoint import CheckpointDir, Kind
+from sfactory.config.commands import MatchConfig, PolicyFlags
+from sfactory.config.flags import shown
+from sfactory.env.lifecycle import close_env
+from sfactory.env.multi_agent import AgentsEnv
+from sfactory.errors import ConfigError
+from sfactory.experiment.saved_policy import SavedPolicy
+from sfactory.model.actor_critic import Acted, ActorCritic
+from sfactory.play.player import Episode, Player
+from sfactory.play.ratings import ratings
+from sfactory.play.rendering import show_nothing
+from sfactory.seeds import Branch, seed_at
+
+_log = logging.getLogger(__name__)
+
+_FORM = re.compile(r"(.+?)(?::(\d+)(?::(latest|best|milestone|\d+))?)?")
+_NO_LIMIT = 2**62
+
+
+class Contestant(NamedTuple):
+    """A saved policy under the name that the table shows. wanted: the flags that load it."""
+
+    name: str
+    wanted: PolicyFlags
+    saved: SavedPolicy
+
+
+class SidedPolicy:
+    """Two policies as one: each acts for the agents of its side."""
+
+    def __init__(self, models: Sequence[ActorCritic], sides: Sequence[Sequence[int]]) -> None:
+        self._parts = [(model, torch.tensor(side)) for model, side in zip(models, sides, strict=True)]
+        self._state_size = max(model.state_size for model in models)
+
+    def fresh_state(self, rows: int) -> Tensor:
+        """See Policy."""
+        return torch.zeros(rows, self._state_size)
+
+    def act(self, obs: dict[str, Tensor], state: Tensor, deterministic: bool = False) -> Acted:
+        """See Policy."""
+        acted = []
+        for model, rows in self._parts:
+            own = {key: tensor[rows] for key, tensor in obs.items()}
+            acted.append(model.act(own, state[rows, : model.state_size], deterministic))
+        order = torch.cat([rows for _, rows in self._parts]).argsort()
+        state = torch.cat([torch.nn.functional.pad(a.state, (0, self._state_size - a.state.shape[1])) for a in acted])
+        actions = {key: torch.cat([each.actions[key] for each in acted])[order] for key in acted[0].actions}
+        log_prob, value = (torch.cat([getattr(a, name) for a in acted])[order] for name in ("log_prob", "value"))
+        return Acted(actions, log_prob, value, state[order])
+
+
+def play_matches(runs: Sequence[str], config: MatchConfig) -> str:
+    """Play every pair, and log the table; returns one line of JSON.
+
+    Raises ConfigError if the policies cannot meet, and the errors of SavedPolicy and Player.
+    """
+    torch.set_num_threads(1)
+    contestants = [each for run in runs for each in _contestants(run, config)]
+    if len(contestants) < 2:
+        raise ConfigError([f"{' '.join(runs)}: there is one policy alone; name another run, or one with milestones"])
+    first = contestants[0].saved
+    if others := {each.saved.config.run.env for each in contestants} - {first.config.run.env}:
+        raise ConfigError([f"the runs have different environments, {first.config.run.env} and {', '.join(others)}"])
+    name = f"--env={first.config.run.env}"
+    env = first.env_factory(contestants[0].wanted).either()
+    try:
+        if not isinstance(env, AgentsEnv) or not 2 <= len(env.agents) <= MOST_NAMED:
+            raise ConfigError([f"{name}: a match needs an environment of 2 to {MOST_NAMED} agents"])
+        specs = [each.saved.spec_of(env) for each in contestants]
+        if any(spec != specs[0] for spec in specs):
+            raise ConfigError(["the policies read observations in different ways (--obs_layout, --one_hot_max)"])
+        models = [each.saved.model(spec) for each, spec in zip(contestants, specs, strict=True)]
+        points = np.zeros((len(models), len(models)))
+        for i, j in itertools.combinations(range(len(models)), 2):
+            won = sum(_points(env, models[i], models[j], config, name, (i, j)))
+            points[i, j], points[j, i] = won, config.episodes - won
+    finally:
+        close_env(env, name)
+    matches = points + points.T
+    return _result(contestants, points, matches, first.config.run.env, config)
+
+
+def _contestants(run: str, config: MatchConfig) -> Iterator[Contestant]:
+    """The policies that a word of the command line names."""
+    form = _FORM.fullmatch(run)
+    assert form is not None, "any text but the empty one has the form"
+    folder = next((path for path in (Path(config.train_dir) / form[1], Path(form[1])) if path.is_dir()), None)
+    if folder is None:
+        raise ConfigError([f"there is no run {shown(form[1])!r}, neither in {config.train_dir} nor as a folder"])
+    policy, kind = int(form[2] or 0), form[3] or "latest"
+    wanted = PolicyFlags(
+        experiment=folder.resolve().name,
+        train_dir=str(folder.resolve().parent),
+        policy_index=policy,
+        env=config.env,
+        trust_run_dir=config.trust_run_dir,
+    )
+    steps = [int(kind)] if kind.isdecimal() else []
+    if form[2] is None and config.snapshots:
+        known = CheckpointDir(folder / f"checkpoint_p{policy}", 1).env_steps_of("milestone")
+        chosen = np.linspace(0, len(known) - 1, min(config.snapshots, len(known))).round().astype(int)
+        steps = [known[place] for place in chosen]
+    for env_steps in steps:
+        flags = {**vars(wanted), "checkpoint_env_steps": env_steps, "load_checkpoint_kind": "milestone"}
+        yield _contestant(f"{form[1]}:{policy}:{env_steps}", PolicyFlags(**flags))
+    if not kind.isdecimal():
+        flags = {**vars(wanted), "load_checkpoint_kind": cast(Kind, kind)}
+        yield _contestant(run, PolicyFlags(**flags))
+
+
+def _contestant(name: str, wanted: PolicyFlags) -> Contestant:
+    return Contestant(name, wanted, SavedPolicy.load(wanted))
+
+
+def _points(
+    env: AgentsEnv, one: ActorCritic, other: ActorCritic, config: MatchConfig, name: str, pair: tuple[int, int]
+) -> Iterator[float]:
+    """The points of ``one`` in each episode, half of them on either side of the env. pair: for the seed."""
+    sides = sides_of(env.agents)
+    for side, (own, theirs) in enumerate((sides, sides[::-1])):
+        policy = SidedPolicy((one, other), (own, theirs))
+        player = Player(env, one.spec, policy, show_nothing, name=name, deterministic=config.eval_deterministic)
+        for episode in player.episodes(
+            config.episodes // 2, _NO_LIMIT, seed_at(config.seed, Branch.MATCH, *pair, side)
+        ):
+            ahead = _mean(episode, env.agents, own) - _mean(episode, env.agents, theirs)
+            yield 0.5 + 0.5 * float(np.sign(ahead))
+
+
+def _mean(episode: Episode, agents: Sequence[str], side: Sequence[int]) -> float:
+    return sum(episode.stats[f"return/{agents[agent]}"] for agent in side) / len(side)
+
+
+def _result(
+    contestants: Sequence[Contestant],
+    points: np.ndarray[tuple[int, int], np.dtype[np.float64]],
+    matches: np.ndarray[tuple[int, int], np.dtype[np.float64]],
+    env: str,
+    config: MatchConfig,
+) -> str:
+    """Log the table, the best policy first; returns the line of JSON."""
+    rated = ratings(points, matches)
+    players = [
+        {"name": each.name, "checkpoint": str(each.saved.checkpoint), "env_steps": each.saved.state.env_steps}
+        for each in contestants
+    ]
+    table = [
+        [None if i == j else points[i, j] / matches[i, j] for j in range(len(players))] for i in range(len(players))
+    ]
+    for place in sorted(range(len(players)), key=lambda i: -rated[i]):
+        shares = " ".join("   - " if share is None else f"{share:5.2f}" for share in table[place])
+        _log.info("%2d %7.1f  %s  %s", place, rated[place], shares, contestants[place].name)
+    for player, rating in zip(players, rated, strict=True):
+        player["rating"] = rating
+    result = {"env": env, "episodes": config.episodes, "seed": config.seed, "players": players}
+    return json.dumps({**result, "points": table})
