@@ -88,6 +88,9 @@ def play_matches(runs: Sequence[str], config: MatchConfig) -> str:
         if any(spec != specs[0] for spec in specs):
             raise ConfigError(["the policies read observations in different ways (--obs_layout, --one_hot_max)"])
         models = [each.saved.model(spec) for each, spec in zip(contestants, specs, strict=True)]
+        torch.manual_seed(config.seed)
+        for model in models:
+            model.draw_privately()
         points = np.zeros((len(models), len(models)))
         for i, j in itertools.combinations(range(len(models)), 2):
             won = sum(_points(env, models[i], models[j], config, name, (i, j)))

@@ -209,7 +209,7 @@ def opponents_of(run: LoneLearner) -> dict[int, tuple[int, bytes]]:
 
 
 def test_snapshots_are_due_by_env_steps_and_a_resumed_learner_has_those_of_its_past(tmp_path: Path) -> None:
-    flags = {"opponent_pool": 2, "opponent_snapshot_env_steps": 50}  # a dataset has 20 steps
+    flags: dict[str, Any] = {"opponent_pool": 2, "opponent_snapshot_env_steps": 50}  # a dataset has 20 steps
     run = LoneLearner(tmp_path, **flags)
     assert opponents_of(run).keys() == {0}
     for _ in range(6):
