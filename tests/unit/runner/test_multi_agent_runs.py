@@ -11,7 +11,7 @@ from sfactory.actor.decorrelation import warm_up
 from sfactory.actor.multi_agent_split import MultiAgentSplit
 from sfactory.actor.split import Split
 from sfactory.benchmark.pure_simulation import pure_simulation
-from sfactory.config.schema import AlgoConfig, Config, LearnerConfig, RunConfig, SamplingConfig
+from sfactory.config.schema import AlgoConfig, Config, LearnerConfig, PopulationConfig, RunConfig, SamplingConfig
 from sfactory.env.factory import EnvFactory
 from sfactory.errors import ConfigError
 from sfactory.layout import Layout
@@ -26,7 +26,7 @@ from sfactory.shared.status import StatusBoard
 from sfactory.shared.trajectories import TrajectoryBuffer
 from sfactory.system.cores import Cores
 from tests.support.episodes import finished_episodes
-from tests.support.parts import TINY, small_layout
+from tests.support.parts import SCALAR, TINY, small_layout
 from tests.support.scripted_agents import Changes, ScriptedAgents
 
 COUNTING = EnvFactory("sfactory_envs.synthetic.counting_agents:CountingParallel", {"agents": 3})
@@ -55,6 +55,14 @@ def test_a_layout_counts_rows_as_envs_times_agents() -> None:
     ) as e:
         plan_sizes(synchronous(160), spec)
     assert "nearest is batch_size 120 or 240" in str(e.value)
+
+
+def test_opponents_are_refused_where_there_is_one_agent() -> None:
+    config = Config(run=RunConfig(device="cpu"), model=TINY, population=PopulationConfig(opponent_pool=2))
+
+    assert plan_sizes(config, COUNTING.agents().spec).layout.opponents == 2
+    with pytest.raises(ConfigError, match="--opponent_pool=2: the environment has one agent"):
+        plan_sizes(config, SCALAR)
 
 
 def warmed(env: ScriptedAgents, steps: int) -> Split:
