@@ -20,6 +20,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from scripts.record import machine, table, write_json
 from scripts.rounds import alternating, medians, ratio
+from sfactory.action_heads import DiscreteHead
 from sfactory.clock import BLOCK_S, now
 from sfactory.config.flags import config_of
 from sfactory.layout import Layout
@@ -27,7 +28,7 @@ from sfactory.learner.batcher import Batcher, Inbox
 from sfactory.learner.staging import Staging
 from sfactory.messages import SlotFreed, TrajectoryReady
 from sfactory.shared.objects import SharedObjects
-from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
+from sfactory.spec import EnvSpec, TensorSpec
 
 BATCHERS = (1, 2)
 ROLLOUT = 32

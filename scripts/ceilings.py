@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from sfactory.action_heads import DiscreteHead
 from sfactory.clock import now
 from sfactory.config.resolve import read_command_line
 from sfactory.config.schema import Config
@@ -34,7 +35,7 @@ from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState, flat_bytes
 from sfactory.model.precision import compute_dtype, torch_dtype
 from sfactory.shared.weights import SharedWeights
-from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
+from sfactory.spec import EnvSpec, TensorSpec
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from scripts.command import split_flags

@@ -56,7 +56,7 @@ def make_actor(setup: ActorSetup, splits: list[Split], row: StatusRow) -> Actor:
     for policy in policies:
         policy.wait_for_weights(setup.shared.control)
     if setup.shared.opponents is not None:
-        policies += [ActingPolicy(spec, model, weights, device) for weights in setup.shared.opponents.weights]
+        policies += [ActingPolicy(shared.spec, model, own, device) for own in setup.shared.opponents.weights]
     return LocalActor(setup, splits, row, policies)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from sfactory.action_heads import BoxHead
 from sfactory.actor.env_batch import BaseBatch, reward_row
 from sfactory.actor.env_restarts import BadDataCounter
 from sfactory.env.conversion import (
@@ -26,7 +27,7 @@ from sfactory.env.conversion import (
 )
 from sfactory.errors import SFactoryError
 from sfactory.shared.trajectories import Array, Slot, all_true
-from sfactory.spec import BoxHead, EnvSpec
+from sfactory.spec import EnvSpec
 
 
 class BadActions(SFactoryError):

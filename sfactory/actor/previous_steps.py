@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from sfactory.action_heads import DiscreteHead
 from sfactory.env.conversion import Rows
-from sfactory.spec import LAST_ACTION, LAST_REWARD, DiscreteHead, EnvSpec
+from sfactory.spec import LAST_ACTION, LAST_REWARD, EnvSpec
 
 
 class PreviousSteps:

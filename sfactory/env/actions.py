@@ -13,7 +13,8 @@ import gymnasium.spaces as spaces
 import numpy as np
 import numpy.typing as npt
 
-from sfactory.spec import ACTION_KEY, ActionHead, BoxHead, choices_of_action
+from sfactory.action_heads import ActionHead, BoxHead, choices_of_action
+from sfactory.spec import ACTION_KEY
 
 Array = npt.NDArray[Any]
 Rows = Mapping[str, Array]

@@ -14,10 +14,11 @@ import gymnasium.spaces as spaces
 import numpy as np
 import numpy.typing as npt
 
+from sfactory.action_heads import DiscreteHead
 from sfactory.env.conversion import BadObservation
 from sfactory.env.vector import VectorEnv, single_spaces
 from sfactory.errors import EnvError, named
-from sfactory.spec import OBS_KEY, DiscreteHead, EnvSpec
+from sfactory.spec import OBS_KEY, EnvSpec
 from sfactory.tensor_spec import MASK_KEY
 
 Masks = npt.NDArray[np.int8]

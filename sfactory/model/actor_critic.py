@@ -9,13 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sfactory.action_heads import ActionHead, BoxHead, DiscreteHead
 from sfactory.config.schema import ModelConfig
 from sfactory.model.action_mask import ActionMask
 from sfactory.model.distributions import ActionDistribution, Actions, num_params
 from sfactory.model.layers import SpectralLinear, initialize
 from sfactory.model.normalizer import ObsNormalizer, RunningNormalizer
 from sfactory.model.tower import Tower, WholeModel
-from sfactory.spec import ActionHead, BoxHead, DiscreteHead, EnvSpec
+from sfactory.spec import EnvSpec
 
 _POLICY_GAIN = 0.01  # nearly uniform at the start (Andrychowicz et al. 2021, "What matters in on-policy RL?")
 _VALUE_GAIN = 1.0

@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sfactory.action_heads import ActionHead, BoxHead, DiscreteHead
 from sfactory.model.distributions import Actions
 from sfactory.model.rnn import RecurrentCore
-from sfactory.spec import ActionHead, BoxHead, DiscreteHead
 
 
 class Trace(NamedTuple):

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sfactory.spec import ActionHead, BoxHead, DiscreteHead
+from sfactory.action_heads import ActionHead, BoxHead, DiscreteHead
 
 MIN_STDDEV = 1e-4
 MAX_STDDEV = 1e4

@@ -60,6 +60,7 @@ def kinds_of_policies(config: Config, spec: EnvSpec) -> tuple[str, ...]:
         ("with_pbt", population.with_pbt, "policies copy each other's weights"),
         ("eval_interval_sec", config.evaluation.eval_interval_sec > 0, "an evaluation is of one policy"),
         ("init_from", bool(config.checkpoint.init_from), "the weights are those of one policy"),
+        ("opponent_pool", population.opponent_pool > 0, "a past version plays all agents alike"),
         ("core_inputs", bool(config.model.core_inputs), "the last action has one form"),
     ):
         if is_set:

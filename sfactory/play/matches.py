@@ -54,6 +54,11 @@ class SidedPolicy:
         """See Policy."""
         return torch.zeros(rows, self._state_size)
 
+    def draw_privately(self) -> None:
+        """See Policy."""
+        for model, _ in self._parts:
+            model.draw_privately()
+
     def act(self, obs: dict[str, Tensor], state: Tensor, deterministic: bool = False) -> Acted:
         """See Policy."""
         acted = []

@@ -102,6 +102,9 @@ class Policy(Protocol):
     def fresh_state(self, rows: int) -> Tensor:
         """[rows, S]: the state at the start of an episode."""
 
+    def draw_privately(self) -> None:
+        """Draw actions by a generator of its own, seeded by torch's global one."""
+
 
 class Player:
     """One env and the policy of its A agents (1 in a plain env), one step after the other, on the CPU."""

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sfactory.action_heads import DiscreteHead
 from sfactory.actor.local_actor import SlotActing
 from sfactory.algo.returns import Targets
 from sfactory.config.schema import AlgoConfig, LearnerConfig, ModelConfig, OptimConfig
@@ -28,7 +29,7 @@ from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
 from sfactory.shared.trajectories import Slot, TrajectoryBuffer
 from sfactory.shared.weights import SharedWeights
-from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
+from sfactory.spec import EnvSpec, TensorSpec
 
 TINY = ModelConfig(encoder_mlp_layers=(8,), normalize_input=False, normalize_returns=False)
 VECTOR = EnvSpec(obs=(("obs", TensorSpec((3,), "float32")),), actions=(DiscreteHead("action", 2),))

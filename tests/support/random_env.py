@@ -9,8 +9,9 @@ import gymnasium
 import gymnasium.spaces as spaces
 import numpy as np
 
+from sfactory.action_heads import DiscreteHead
 from sfactory.env.multi_agent import AgentsEnv, AgentsStep, Change
-from sfactory.spec import DiscreteHead, EnvSpec
+from sfactory.spec import EnvSpec
 from sfactory.tensor_spec import MASK_KEY
 
 

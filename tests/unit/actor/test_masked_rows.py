@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from sfactory.action_heads import DiscreteHead
 from sfactory.actor.split import Split
 from sfactory.config.schema import ModelConfig
 from sfactory.env.conversion import BadObservation
 from sfactory.shared.trajectories import Slot, TrajectoryBuffer
-from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
+from sfactory.spec import EnvSpec, TensorSpec
 from tests.support.parts import small_layout
 from tests.support.scripted_env import EnvStock, Episode, FaultRecord, ScriptedEnv
 from tests.unit.actor.test_split import Rows, T, assert_rows, play, steps_from

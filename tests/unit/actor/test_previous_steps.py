@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from sfactory.action_heads import BoxHead, DiscreteHead
 from sfactory.actor.multi_agent_split import MultiAgentSplit
 from sfactory.actor.policy_assignment import PolicyAssignment
 from sfactory.actor.previous_steps import PreviousSteps
@@ -17,7 +18,7 @@ from sfactory.actor.split import Split
 from sfactory.config.schema import ModelConfig
 from sfactory.errors import EnvError
 from sfactory.shared.trajectories import Slot, TrajectoryBuffer
-from sfactory.spec import LAST_ACTION, LAST_REWARD, BoxHead, DiscreteHead, EnvSpec, TensorSpec
+from sfactory.spec import LAST_ACTION, LAST_REWARD, EnvSpec, TensorSpec
 from tests.support.parts import SCALAR, small_layout
 from tests.support.random_env import RandomAgents
 from tests.support.scripted_env import ScriptedEnv

@@ -10,12 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sfactory.action_heads import ActionHead, BoxHead, DiscreteHead
 from sfactory.config.schema import ModelConfig
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.encoders import MLPEncoder
 from sfactory.model.layers import NormedLinear
 from sfactory.model.rnn import RecurrentCore
-from sfactory.spec import ActionHead, BoxHead, DiscreteHead, EnvSpec, TensorSpec
+from sfactory.spec import EnvSpec, TensorSpec
 
 OBS = (("obs", TensorSpec((20,), "float32")),)
 FIRE = DiscreteHead("fire", 3)

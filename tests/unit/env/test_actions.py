@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from gymnasium.vector.utils import batch_space, iterate
 
+from sfactory.action_heads import ActionHead
 from sfactory.config.schema import ModelConfig
 from sfactory.env.actions import action_reader, block_reader
-from sfactory.spec import ActionHead, EnvSpec
+from sfactory.spec import EnvSpec
 
 N = 3
 INT32: Any = np.int32  # which MultiDiscrete takes, though its annotations do not say so

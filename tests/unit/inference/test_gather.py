@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from sfactory.action_heads import BoxHead, DiscreteHead
 from sfactory.inference.policy_worker import Gather, Place
 from sfactory.messages import ActRequest
 from sfactory.model.actor_critic import Acted
 from sfactory.shared.trajectories import Slot, TrajectoryBuffer
-from sfactory.spec import BoxHead, DiscreteHead, EnvSpec, TensorSpec
+from sfactory.spec import EnvSpec, TensorSpec
 from tests.support.parts import small_layout
 
 N = 3

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from sfactory.action_heads import DiscreteHead
 from sfactory.checkpoint import CheckpointDir
 from sfactory.config.schema import CheckpointConfig, Config, OptimConfig, RunConfig
 from sfactory.errors import ConfigError
 from sfactory.learner.checkpointing import Progress, payload_of
 from sfactory.learner.initial_weights import begin_with_weights, initial_weights
 from sfactory.learner.trainer import Trainer
-from sfactory.spec import DiscreteHead, EnvSpec
+from sfactory.spec import EnvSpec
 from tests.support.equality import changed, copied
 from tests.support.parts import VECTOR, model_of, random_batch, trainer_for
 

@@ -210,7 +210,7 @@ def opponents_of(run: LoneLearner) -> dict[int, tuple[int, bytes]]:
 
 def test_snapshots_are_due_by_env_steps_and_a_resumed_learner_has_those_of_its_past(tmp_path: Path) -> None:
     flags: dict[str, Any] = {"opponent_pool": 2, "opponent_snapshot_env_steps": 50}  # a dataset has 20 steps
-    run = LoneLearner(tmp_path, **flags)
+    run = LoneLearner(tmp_path, "cpu", **flags)
     assert opponents_of(run).keys() == {0}
     for _ in range(6):
         run.learn()
@@ -219,7 +219,7 @@ def test_snapshots_are_due_by_env_steps_and_a_resumed_learner_has_those_of_its_p
     assert before.keys() == {60, 100}
     assert len({weights for _, weights in before.values()}) == 2
 
-    later = LoneLearner(tmp_path, **flags)
+    later = LoneLearner(tmp_path, "cpu", **flags)
     assert opponents_of(later) == before
     trained = run.learning.trainer.model.state_dict()
     assert all(torch.equal(trained[name], value) for name, value in later.learning.trainer.model.state_dict().items())
@@ -227,4 +227,4 @@ def test_snapshots_are_due_by_env_steps_and_a_resumed_learner_has_those_of_its_p
         later.learn()
     assert opponents_of(later).keys() == {100, 160}
     # The milestone of step 160 was saved after the checkpoint that is resumed from: it is not part of the past.
-    assert opponents_of(LoneLearner(tmp_path, **flags)) == before
+    assert opponents_of(LoneLearner(tmp_path, "cpu", **flags)) == before

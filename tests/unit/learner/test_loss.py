@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from sfactory.action_heads import BoxHead, DiscreteHead
 from sfactory.config.flags import config_of
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig, SamplingConfig
 from sfactory.errors import ConfigError
@@ -21,7 +22,7 @@ from sfactory.learner.loss import LossFunction
 from sfactory.learner.staging import Staging
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.planning.plan import plan_run
-from sfactory.spec import BoxHead, DiscreteHead, EnvSpec
+from sfactory.spec import EnvSpec
 from tests.support.oracle import expected
 from tests.support.parts import (
     CPU,

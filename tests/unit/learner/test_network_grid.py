@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, distributions
 
+from sfactory.action_heads import BoxHead
 from sfactory.actor.local_actor import SlotActing
 from sfactory.actor.multi_agent_split import MultiAgentSplit
 from sfactory.actor.policy_assignment import PolicyAssignment
@@ -27,7 +28,7 @@ from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
 from sfactory.shared.trajectories import TrajectoryBuffer
 from sfactory.shared.weights import SharedWeights
-from sfactory.spec import BoxHead, EnvSpec
+from sfactory.spec import EnvSpec
 from tests.support.long import long
 from tests.support.parts import small_layout, trainer_for
 from tests.support.random_env import RandomAgents, RandomEnv

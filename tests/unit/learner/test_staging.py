@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from sfactory.action_heads import BoxHead, DiscreteHead
 from sfactory.config.schema import AlgoConfig, LearnerConfig
 from sfactory.layout import Layout
 from sfactory.learner.batch import Batch
 from sfactory.learner.staging import CopyThreads, Staging
 from sfactory.shared.trajectories import Slot, TrajectoryBuffer
-from sfactory.spec import BoxHead, DiscreteHead, EnvSpec, TensorSpec
+from sfactory.spec import EnvSpec, TensorSpec
 from tests.support.parts import CPU, VECTOR, small_layout
 
 SPEC = EnvSpec(

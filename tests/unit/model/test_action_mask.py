@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Normal
 
+from sfactory.action_heads import ActionHead, BoxHead, DiscreteHead
 from sfactory.config.schema import ModelConfig
 from sfactory.errors import EnvError
 from sfactory.model.action_mask import ActionMask
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.distributions import ActionDistribution, num_params
-from sfactory.spec import ActionHead, BoxHead, DiscreteHead, EnvSpec, TensorSpec
+from sfactory.spec import EnvSpec, TensorSpec
 from tests.support.parts import TINY
 
 MOVE, FIRE = DiscreteHead("move", 12), DiscreteHead("fire", 2)

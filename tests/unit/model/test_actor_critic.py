@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from sfactory.action_heads import ActionHead, BoxHead, DiscreteHead
 from sfactory.config.schema import ModelConfig
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.layers import ACTIVATIONS
-from sfactory.spec import ActionHead, BoxHead, DiscreteHead, EnvSpec, TensorSpec
+from sfactory.spec import EnvSpec, TensorSpec
 from tests.support.parts import evaluate, observations
 
 FIRE = DiscreteHead("fire", 3)

@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sfactory.action_heads import DiscreteHead
 from sfactory.config.schema import ModelConfig
 from sfactory.errors import EnvError, ExitCode
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.encoders import ConvEncoder, MLPEncoder, make_encoder
-from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
+from sfactory.spec import EnvSpec, TensorSpec
 
 EVERY_ARCHITECTURE = pytest.mark.parametrize(
     "architecture", ["convnet_simple", "convnet_impala", "convnet_atari", "resnet_impala", "resnet_impoola"]

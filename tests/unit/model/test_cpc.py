@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sfactory.action_heads import BoxHead, DiscreteHead
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.cpc import NEGATIVES, ActionInputs, CpcAction, Trace, can_predict, choose, draw_others
-from sfactory.spec import BoxHead, DiscreteHead, EnvSpec, TensorSpec
+from sfactory.spec import EnvSpec, TensorSpec
 from tests.support.parts import model_of
 
 JUMP = DiscreteHead("jump", 3)

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Categorical, Independent, Normal, TanhTransform, TransformedDistribution, kl_divergence
 
+from sfactory.action_heads import ActionHead, BoxHead, DiscreteHead
 from sfactory.model.distributions import FEW_CHOICES, ActionDistribution, num_params, require_discrete
-from sfactory.spec import ActionHead, BoxHead, DiscreteHead
 
 FIRE = DiscreteHead("fire", 2)
 MOVE = DiscreteHead("move", 5, start=3)

@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from sfactory.action_heads import DiscreteHead
 from sfactory.config.schema import ModelConfig
 from sfactory.errors import EnvError
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.encoders import MLPEncoder, MultiEncoder
 from sfactory.model.entities import EntityEncoder
 from sfactory.model.normalizer import RunningNormalizer
-from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
+from sfactory.spec import EnvSpec, TensorSpec
 from tests.support.parts import tiny_config
 
 CONFIG = tiny_config(

@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from sfactory.action_heads import DiscreteHead
 from sfactory.config.flags import config_of
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.errors import ConfigError
 from sfactory.model.normalizer import EPS
 from sfactory.planning.plan import plan_run
-from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
+from sfactory.spec import EnvSpec, TensorSpec
 from tests.support.parts import VECTOR, model_of, observations, random_batch, trainer_for
 
 ACTION = (DiscreteHead("action", 2),)

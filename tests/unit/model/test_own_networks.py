@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from sfactory.action_heads import BoxHead, DiscreteHead
 from sfactory.config.schema import ModelConfig
 from sfactory.config.trust import NETWORKS
 from sfactory.errors import ConfigError
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.custom import space_of
 from sfactory.planning.network_check import checked_model
-from sfactory.spec import BoxHead, DiscreteHead, EnvSpec, TensorSpec
+from sfactory.spec import EnvSpec, TensorSpec
 
 NUMBERS = EnvSpec((("obs", TensorSpec((6,), "float32")),), (DiscreteHead("action", 3),))
 REALS = EnvSpec(NUMBERS.obs, (BoxHead("action", (2,), "float32", (-1.0,) * 2, (1.0,) * 2),))

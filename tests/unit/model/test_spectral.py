@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
+from sfactory.action_heads import DiscreteHead
 from sfactory.config.schema import AlgoConfig, LearnerConfig, ModelConfig, OptimConfig
 from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.learner.trainer import Trainer
@@ -19,7 +20,7 @@ from sfactory.model.flat_state import FlatState
 from sfactory.model.layers import SpectralLinear
 from sfactory.model.precision import ActingTwin, Amp
 from sfactory.shared.weights import SharedWeights
-from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
+from sfactory.spec import EnvSpec, TensorSpec
 from tests.support.parts import TINY, VECTOR, model_of, random_batch, record, tiny_config, trainer_for
 
 DEEP = dataclasses.replace(

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from sfactory.action_heads import BoxHead, DiscreteHead
 from sfactory.model.actor_critic import ActorCritic
-from sfactory.spec import BoxHead, DiscreteHead, EnvSpec, TensorSpec
+from sfactory.spec import EnvSpec, TensorSpec
 from tests.support import parts
 
 SPEC = EnvSpec(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sfactory.action_heads import DiscreteHead
 from sfactory.config.flags import config_of
 from sfactory.config.validation import check
 from sfactory.layout import Inference, Layout
@@ -16,7 +17,7 @@ from sfactory.report import bottleneck
 from sfactory.report.bottleneck import Advisor, Load, LoadMeter, depth_statistics
 from sfactory.shared import status as status_module
 from sfactory.shared.status import MAX_DEPTH, StatusBoard, Stopwatch
-from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
+from sfactory.spec import EnvSpec, TensorSpec
 from sfactory.system.cores import Cores
 from tests.support.parts import VECTOR
 

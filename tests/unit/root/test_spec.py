@@ -9,9 +9,10 @@ import gymnasium.spaces as spaces
 import numpy as np
 import pytest
 
+from sfactory.action_heads import ActionHead, BoxHead, DiscreteHead
 from sfactory.config.schema import ModelConfig
 from sfactory.errors import EnvError
-from sfactory.spec import ActionHead, BoxHead, DiscreteHead, EnvSpec, TensorSpec
+from sfactory.spec import EnvSpec, TensorSpec
 from sfactory.tensor_spec import describe
 
 CHOICE = spaces.Discrete(2)
