@@ -15,6 +15,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"system"}),
     frozenset({"config"}),
     frozenset({"tensor_spec"}),
+    frozenset({"action_heads"}),
     frozenset({"spec", "messages", "layout"}),
     frozenset({"algo", "model", "env", "pbt", "checkpoint_file"}),
     frozenset({"shared", "checkpoint"}),
