@@ -18,7 +18,7 @@ import numpy as np
 from sfactory.action_heads import ActionHead, BoxHead, DiscreteHead, heads_of
 from sfactory.config.schema import Kind, ModelConfig
 from sfactory.errors import EnvError, named
-from sfactory.tensor_spec import MASK_KEY, ObsSpec, Reader, with_layouts
+from sfactory.tensor_spec import MASK_KEY, ObsSpec, Reader, presence_of, with_layouts
 from sfactory.tensor_spec import TensorSpec as TensorSpec
 
 OBS_KEY = "obs"
@@ -226,6 +226,7 @@ def _chosen(paths: list[str], config: ModelConfig) -> frozenset[str]:
     chosen = set(paths)
     if config.obs_keys:
         chosen = masks.union(_below("obs_keys", config.obs_keys, paths), *_read_alone(paths, config).values())
+    chosen |= {presence_of(path) for path in chosen if f"{path}=entities" in config.obs_layout}.intersection(paths)
     chosen -= _below("ignore_obs_keys", config.ignore_obs_keys, paths)
     if not chosen:
         raise EnvError("--obs_keys and --ignore_obs_keys leave no observation")
@@ -254,10 +255,13 @@ def _with_readers(obs: ObsSpec, paths: list[str], config: ModelConfig) -> ObsSpe
     alone = _read_alone(paths, config)
     reader_of: dict[str, Reader] = {path: reader for reader, those in alone.items() for path in those}
     for path, leaf in obs:
+        if leaf.layout == "entities":  # who reads a set reads which of its entities there are
+            reader_of.pop(presence_of(path), None)
+            reader_of |= {presence_of(path): reader_of[path]} if path in reader_of else {}
         if leaf.is_mask and path in alone["critic"]:
             raise EnvError(f"--critic_obs_keys names the action mask {path}, without which the actor cannot act")
     for reader, other in (("actor", "critic"), ("critic", "actor")):
-        if all(leaf.is_mask or reader_of.get(path) == other for path, leaf in obs):
+        if all(leaf.is_mask or leaf.layout == "present" or reader_of.get(path) == other for path, leaf in obs):
             raise EnvError(
                 f"--{other}_obs_keys leaves the {reader} no observation: name those that only the {other} reads"
             )

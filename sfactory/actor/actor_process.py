@@ -32,7 +32,6 @@ def run_actor(setup: ActorSetup, cores: frozenset[int] | None, row: StatusRow) -
         if not setup.to_policies:  # this process samples actions; others do without torch
             import torch
 
-            torch.manual_seed(setup.seed_of(Branch.ACTING))
             torch.set_num_threads(1)
         actor = make_actor(setup, splits, row)
         while not setup.shared.control.stopping:
@@ -51,6 +50,7 @@ def make_actor(setup: ActorSetup, splits: list[Split], row: StatusRow) -> Actor:
     from sfactory.actor.local_actor import LocalActor
     from sfactory.inference.acting_policy import ActingPolicy
 
+    torch.manual_seed(setup.seed_of(Branch.ACTING))  # after the envs, which may have seeded it
     shared, model, device = setup.shared, setup.config.model, torch.device("cpu")
     policies = [ActingPolicy(shared.spec_of(p), model, own, device) for p, own in enumerate(shared.weights)]
     for policy in policies:

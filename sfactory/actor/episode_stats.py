@@ -49,7 +49,7 @@ class EpisodeRecorder:
     def note(self, info: Mapping[str, Any], row: int) -> None:
         """``info`` is that of the last step of ``row``'s episode. May raise whatever reading it raises."""
         numbers = _numbers_in(info, MAX_INFO_NUMBERS)
-        stats = {TRUE_OBJECTIVE: numbers[TRUE_OBJECTIVE]} if TRUE_OBJECTIVE in numbers else {}
+        stats = _numbers_in({TRUE_OBJECTIVE: info[TRUE_OBJECTIVE]}, 1) if TRUE_OBJECTIVE in info else {}
         self._numbers[row] = _numbers_in(info.get(EXTRA_STATS), MAX_STAT_NAMES) | stats, numbers
 
     def end(self, policy: int, row: int, episode_return: float, length: int) -> None:

@@ -138,7 +138,7 @@ class MultiAgentSplit(Split):
         """The episode of ``env`` is over: report its returns once to each policy that has played in it."""
         rows = slice(env * self.batch.agents, (env + 1) * self.batch.agents)
         if self.assignment is not None and self.assignment.opponents is not None:
-            self.assignment.opponents.record(self.assignment.ids[rows], self._returns[rows])
+            self.assignment.opponents.record(env, self.assignment.ids[rows], self._returns[rows])
         stats = {EXTRA_STATS: team_stats(self._names, self._returns[rows].tolist())}
         first = [0] if self.assignment is None else np.unique(self.assignment.ids[rows], return_index=True)[1]
         for agent in first:

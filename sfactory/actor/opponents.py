@@ -30,28 +30,36 @@ class Opponents:
         self._generator = np.random.default_rng(seed)
         self._slots: list[int] = []  # that may be drawn
         self._slot = self._left = 0  # the present opponent, and for how many episodes it plays
+        self._met: dict[int, int] = {}  # by env, the env steps of the snapshot that its episode began against
 
     def refresh(self) -> None:
         """Before each rollout: see which snapshots there are. Later ones are not drawn in it."""
         self._slots = self._pool.newest()
 
-    def draw(self, _env: int, _episode: int, _before: npt.NDArray[np.int16]) -> list[int]:
+    def draw(self, env: int, _episode: int, _before: npt.NDArray[np.int16]) -> list[int]:
         """An AssignmentRule: the policy ids of the agents of an env."""
         ids = [0] * self._agents
         if self._slots and self._generator.random() < self._config.opponent_share:
             if not self._left or self._slot not in self._slots:
                 self._slot, self._left = self._drawn_slot(), self._envs
             self._left -= 1
+            self._met[env] = self._pool.env_steps(self._slot)
             for agent in self._sides[int(self._generator.integers(2))]:
                 ids[agent] = self._slot + 1
         return ids
 
-    def record(self, ids: npt.NDArray[np.int16], returns: npt.NDArray[np.float64]) -> None:
-        """The episode of an env is over; ids, returns: [A] - of its agents. The side with the higher mean has won."""
+    def record(self, env: int, ids: npt.NDArray[np.int16], returns: npt.NDArray[np.float64]) -> None:
+        """The episode of an env is over; ids, returns: [A] - of its agents. The side with the higher mean has won.
+
+        An episode during which a newer snapshot took the opponent's place counts for neither.
+        """
         own = ids == 0
-        if not own.all():
+        if own.all():
+            return
+        slot = int(ids[~own][0]) - 1
+        if self._pool.env_steps(slot) == self._met[env]:
             ahead = returns[own].mean() - returns[~own].mean()
-            self._pool.record(self._actor, int(ids[~own][0]) - 1, 0.5 + 0.5 * float(np.sign(ahead)))
+            self._pool.record(self._actor, slot, 0.5 + 0.5 * float(np.sign(ahead)))
 
     def _drawn_slot(self) -> int:
         slots, sampling = self._slots, self._config.opponent_sampling

@@ -16,7 +16,8 @@ class PreviousSteps:
     """The last action and reward of each of N rows; zeros at the start of an episode.
 
     The action is one-hot for each discrete head, and for each Box as the policy gave it, neither clipped nor squashed.
-    An agent that was inactive meanwhile sees its own last action, and the sum of its rewards since.
+    An agent that was inactive meanwhile sees its own last action, and the sum of its rewards since. Envs
+    that were stepped before the run began (``--decorrelate_envs_on_one_worker``) begin with zeros, too.
     """
 
     def __init__(self, spec: EnvSpec, size: int) -> None:

@@ -71,7 +71,8 @@ class VectorEnvBatch(BaseBatch):
             self.lost = self.truncated
         if self.terminated or self.truncated:
             found = infos_of_ends(infos)
-            if EXTRA_STATS in found or TRUE_OBJECTIVE in found:  # otherwise no env's part of it need be looked at
+            wanted = self.extras.recorder is not None or EXTRA_STATS in found or TRUE_OBJECTIVE in found
+            if wanted:  # otherwise no env's part of it need be looked at
                 for env in self.terminated + self.truncated:
                     self.extras.add(info_of(found, env), env)
 

@@ -129,37 +129,43 @@ def words_of(values: Mapping[str, object]) -> list[str]:
     for name, value in values.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             problems.append(f"{shown(repr(name))}: must be the name of a flag, without its dashes")
-        elif isinstance(value, type | FunctionType):
-            if problem := _import_problem(value):
-                problems.append(f"--{name}: {problem}")
-            else:
-                words += assignment(name, f"{value.__module__}:{value.__qualname__}")
-        elif not _is_plain(value):
+            continue
+        try:
+            plain = [_named(each) for each in value] if isinstance(value, list | tuple) else _named(value)
+        except ValueError as error:
+            problems.append(f"--{name}: {error}")
+            continue
+        if not _is_plain(plain):
             kind = type(value).__qualname__
             problems.append(
                 f"--{name}: a {kind} cannot be given; give a bool, a number, text, a list, a mapping, a class or None"
             )
         else:
-            words += assignment(name, value)
+            words += assignment(name, plain)
     if problems:
         raise ConfigError(problems)
     return words
 
 
-def _import_problem(value: type | FunctionType) -> str:
-    """Why other processes cannot import a class or function by its name; "" if they can."""
+def _named(value: object) -> object:
+    """``module:name`` of a class or function, and any other value as it is.
+
+    Raises ValueError for one that other processes cannot import by its name.
+    """
+    if not isinstance(value, type | FunctionType):
+        return value
     module, name = value.__module__, value.__qualname__
     if module == "__main__":
-        return (
+        raise ValueError(
             f"{name} is defined in the program itself, which the processes of a run do not import under its name: move "
             "it to a module, and import it from there"
         )
     if getattr(sys.modules.get(module), name, None) is not value:
-        return (
+        raise ValueError(
             f"{name} of {module} is not a name of its module, by which processes of a run import it: define it at the "
             "top level of a module, not inside a function or a class"
         )
-    return ""
+    return f"{module}:{name}"
 
 
 def assignment(name: str, value: object) -> list[str]:

@@ -146,6 +146,11 @@ POPULATION_RULES = (
     refused_where_collection_waits(
         "opponent_pool", "opponents take rows that the learner would wait for: leave it out"
     ),
+    refuse(
+        ("opponent_pool", "save_milestones_sec"),
+        lambda config: config.population.opponent_pool > 0 and config.checkpoint.save_milestones_sec > 0,
+        "milestones are the snapshots of the pool, at --opponent_snapshot_env_steps: leave one of the two out",
+    ),
     *idle_unless(("opponent_snapshot_env_steps", "opponent_sampling", "opponent_share"), "opponent_pool", value=10),
     at_most("pbt_perturb_min", "pbt_perturb_max"),
     Rule(("pbt_hyperparameters",), lambda config: "; ".join(request_problems(config)) or None),

@@ -82,15 +82,15 @@ class SavedPolicy:
         if not config.critic_only or spec is None:
             return self
         spec = spec.of_actor()
-        paths = tuple(path for path, _ in spec.obs)
-        keys = tuple(path for path in config.normalize_input_keys if path in paths)
+        keys = tuple(path for path in config.normalize_input_keys if path in dict(spec.obs))
+        of_env = {path: leaf.layout for path, leaf in spec.obs if not leaf.is_core_input}
         config = dataclasses.replace(
             config,
-            obs_keys=paths,
+            obs_keys=tuple(of_env),
             ignore_obs_keys=(),
             critic_obs_keys=(),
             actor_obs_keys=(),
-            obs_layout=tuple(f"{path}={leaf.layout}" for path, leaf in spec.obs),
+            obs_layout=tuple(f"{path}={layout}" for path, layout in of_env.items() if layout != "present"),
             normalize_input=config.normalize_input and bool(keys or not config.normalize_input_keys),
             normalize_input_keys=keys,
             actor_critic_share_weights=True,

@@ -70,7 +70,7 @@ class AuxiliaryTask:
 class Exploration(AuxiliaryTask):
     """The bonus of random network distillation, see ``Rnd``: intrinsic returns of datasets, and the loss.
 
-    rewards, returns: sums over the fresh steps since the last ``clear``; steps: their number. All 0-dim on the device.
+    _sums: [3] on the device - of rewards and returns over the fresh steps since the last ``clear``, and their number.
     """
 
     def __init__(self, module: Rnd, seed: int, policy: int) -> None:
@@ -128,11 +128,14 @@ class Exploration(AuxiliaryTask):
         return prediction + config.value_loss_coeff * value
 
     def statistics(self) -> dict[str, float]:
-        """Means since the last call; NaN without a step."""
+        """Means since the last ``clear``; NaN without a step."""
         rewards, returns, steps = self._sums.tolist()
-        self._sums.zero_()
         means = (rewards / steps, returns / steps) if steps else (math.nan, math.nan)
         return dict(zip(INTRINSIC, means, strict=True))
+
+    def clear(self) -> None:
+        """Start new means."""
+        self._sums.zero_()
 
 
 def task_of(module: CpcAction | Rnd | None, seed: int, policy: int) -> AuxiliaryTask | None:

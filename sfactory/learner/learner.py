@@ -200,7 +200,7 @@ class Learner:
         numbers = self.trainer.statistics()
         if to_main.try_put(TrainStats(policy=policy, updates=updates, lag=lag, replay_lag=replay_lag, **numbers)):
             times = self.timings.message(policy, updates)
-            stats.clear()
+            self.trainer.clear()
             self._lag.clear()
             self._replay_lag.clear()
             if to_main.try_put(times):

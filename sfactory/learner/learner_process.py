@@ -125,7 +125,10 @@ class LearnerWorker:
 
     def _learn_again_and_again(self) -> None:
         """From one dataset, as if it were a new one each time; takes in nothing more. On a GPU it is loaded once."""
-        area, slot = self._area(), next(iter(self._device_slots()), None)
+        setup, device, slot = self.setup, torch.device(self.setup.device), None
+        area = self._area()
+        if device.type != "cpu":
+            slot = DeviceSlot(setup.spec, setup.layout, device, self._replay is not None)
         while not self.over():
             if not area.full and self.assemble(BLOCK_S) and slot is not None:
                 slot.load(area)

@@ -106,10 +106,16 @@ class Trainer:
         self.stats.train_step = value
 
     def statistics(self) -> dict[str, float]:
-        """By the names in TRAIN_STATISTICS: means since ``stats.clear()``, NaN without any, and coefficients."""
+        """By the names in TRAIN_STATISTICS: means since ``clear()``, NaN without any, and coefficients."""
         task = self._auxiliary_task
         intrinsic = task.statistics() if isinstance(task, Exploration) else dict.fromkeys(INTRINSIC, math.nan)
         return self.stats.means.value() | self.coefficients.by_name() | intrinsic
+
+    def clear(self) -> None:
+        """Start new means."""
+        self.stats.clear()
+        if isinstance(self._auxiliary_task, Exploration):
+            self._auxiliary_task.clear()
 
     def train(self, batch: Batch, stopping: Callable[[], bool] = lambda: False) -> int:
         """All epochs and minibatches of one dataset, or as many as there are before ``stopping()`` is true.

@@ -220,7 +220,7 @@ class ActorCritic(nn.Module):
 
     def draw_privately(self) -> None:
         """Draw actions by an own generator on the CPU, seeded by torch's global one, which an env may seed again."""
-        self.noise = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
+        self.noise = torch.Generator().manual_seed(int(torch.randint(2**62, (), device="cpu")))
 
     def normalizes(self, path: str) -> bool:
         """Whether the observation of that path is normalized."""

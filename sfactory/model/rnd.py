@@ -50,7 +50,7 @@ class Rnd(nn.Module):
     def __init__(self, obs: ObsSpec, feature_size: int, config: ModelConfig) -> None:
         """``feature_size``: of the critic's features."""
         super().__init__()
-        config = replace(config, normalize_returns=True, use_spectral_norm=False)
+        config = replace(config, normalize_returns=True, use_spectral_norm=False, use_layer_norm=False)
         self.normalizer = ObsNormalizer(tuple(leaf for leaf in obs if leaf[1].is_number))
         normalized = frozenset(self.normalizer.keys)
         self.target = _Vectors(obs, config, normalized, depth=1).requires_grad_(False)

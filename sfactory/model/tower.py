@@ -14,7 +14,7 @@ from sfactory.model.layers import ACTIVATIONS, linear_layers
 from sfactory.model.min_gru import MinGruCore
 from sfactory.model.precision import wide
 from sfactory.model.rnn import Core, RecurrentCore, rollout
-from sfactory.tensor_spec import ObsSpec
+from sfactory.tensor_spec import ObsSpec, presence_of
 
 
 class Stages(NamedTuple):
@@ -44,7 +44,8 @@ class Tower(nn.Module):
         decoder. Core and heads use float32, or float64 with it, which is for checking numbers.
         """
         super().__init__()
-        self._paths = tuple(path for path, _ in obs)
+        sets = [presence_of(path) for path, leaf in obs if leaf.layout == "entities"]
+        self._paths = tuple(dict.fromkeys([*(path for path, _ in obs), *sets]))
         self.encoder = (
             cast(Encoder, make_part("encoder", config, space_of(obs, normalized)))
             if config.encoder
@@ -72,8 +73,8 @@ class Tower(nn.Module):
         self._stages = self.encoder, self.core
 
     def read(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """What this tower reads of ``obs``."""
-        return {path: obs[path] for path in self._paths}
+        """What this tower reads of ``obs``; which entities there are stands beside them once they are normalized."""
+        return {path: obs[path] for path in self._paths if path in obs}
 
     def step(self, obs: dict[str, Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
         """Features [B, H] float32 of obs {path: [B, ...]}, and the state [B, S] after it.

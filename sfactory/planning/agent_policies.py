@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Sequence
 
 from sfactory.actor.policy_assignment import SOLE_AGENT, policies_by_name
 from sfactory.config.flags import assigned
 from sfactory.config.population_rules import agents_by_pattern
 from sfactory.config.resolve import Resolved
+from sfactory.config.rule import waits_for_learner
 from sfactory.config.schema import Config
 from sfactory.errors import ConfigError
 from sfactory.spec import EnvSpec
@@ -22,7 +24,9 @@ def with_policies_of_kinds(resolved: Resolved, spec: EnvSpec) -> Resolved:
     if not spec.kinds or agents_by_pattern(population.policy_mapping):
         return resolved
     kinds = list(dict.fromkeys(spec.kinds))
-    mapping = ",".join(f"{agent}={kinds.index(kind)}" for agent, kind in zip(spec.agents, spec.kinds, strict=True))
+    mapping = ",".join(
+        f"{glob.escape(agent)}={kinds.index(kind)}" for agent, kind in zip(spec.agents, spec.kinds, strict=True)
+    )
     flags = {"num_policies": len(kinds), "policy_mapping": mapping}
     if population.num_policies != 1 or population.policy_mapping != "auto":
         typed = " ".join(assigned(name, value) for name, value in flags.items())
@@ -57,10 +61,14 @@ def kinds_of_policies(config: Config, spec: EnvSpec) -> tuple[str, ...]:
         _require_one_kind(mapping, policy, [spec.agents[agent] for agent in own], [spec.kinds[agent] for agent in own])
         kinds.append(spec.kinds[own[0]])
     for flag, is_set, why in (
+        ("async_rl", waits_for_learner(config), "where collection waits for the learner, each needs splits of its own"),
+        ("normalize_input_keys", bool(config.model.normalize_input_keys), "a policy has but the keys of its kind"),
         ("with_pbt", population.with_pbt, "policies copy each other's weights"),
         ("eval_interval_sec", config.evaluation.eval_interval_sec > 0, "an evaluation is of one policy"),
         ("init_from", bool(config.checkpoint.init_from), "the weights are those of one policy"),
         ("opponent_pool", population.opponent_pool > 0, "a past version plays all agents alike"),
+        ("critic_obs_keys", bool(config.model.critic_only), "the critic of each kind reads what its actor does"),
+        ("actor_obs_keys", bool(config.model.actor_obs_keys), "the critic of each kind reads what its actor does"),
         ("core_inputs", bool(config.model.core_inputs), "the last action has one form"),
     ):
         if is_set:

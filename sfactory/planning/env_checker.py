@@ -227,7 +227,7 @@ def _require_size(what: str, part: Sequence[Any], spec: EnvSpec, where: str) -> 
 
 def _play(env: AgentsEnv, spec: EnvSpec) -> None:
     """Step the env as training does."""
-    writer, activity = ObsWriter(spec, env.observation_space), AgentActivity(spec.num_agents)
+    writer, activity = ObsWriter(spec, env.observation_space), AgentActivity(spec.num_agents, spec.in_turns)
     legal, actions = LegalActions(spec, env), None
     deadline = Deadline(_LONG_S)
 

@@ -202,6 +202,14 @@ def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None) 
         raise ConfigError([f"{named}: the environment has one agent, and so no opponent: leave it out"])
     if misfit := rounds_misfit(config, spec.num_agents):
         raise ConfigError([f"{assigned('async_rl', sampling.async_rl)}: {misfit}"])
+    if spec.num_agents > 1 and config.algo.rnd:
+        raise ConfigError(
+            ["--rnd=True: the bonus is that of the next observation, which agents that end or wait do not have"]
+        )
+    if spec.in_turns and config.algo.use_cpc:
+        raise ConfigError(
+            ["--use_cpc=True: it predicts the next step of an agent, and the agents of the env act in turn"]
+        )
     if spec.in_turns and sampling.rollout < spec.num_agents:
         raise ConfigError(
             [

@@ -89,13 +89,14 @@ def play_matches(runs: Sequence[str], config: MatchConfig) -> str:
     try:
         if not isinstance(env, AgentsEnv) or not 2 <= len(env.agents) <= MOST_NAMED:
             raise ConfigError([f"{name}: a match needs an environment of 2 to {MOST_NAMED} agents"])
+        if env.spec.kinds:
+            raise ConfigError([f"{name}: its agents have different spaces, so that no policy can play both sides"])
         specs = [each.saved.spec_of(env) for each in contestants]
         if any(spec != specs[0] for spec in specs):
-            raise ConfigError(["the policies read observations in different ways (--obs_layout, --one_hot_max)"])
+            raise ConfigError(
+                ["the policies read observations or choose actions in different ways (flags of the network's inputs)"]
+            )
         models = [each.saved.model(spec) for each, spec in zip(contestants, specs, strict=True)]
-        torch.manual_seed(config.seed)
-        for model in models:
-            model.draw_privately()
         points = np.zeros((len(models), len(models)))
         for i, j in itertools.combinations(range(len(models)), 2):
             won = sum(_points(env, models[i], models[j], config, name, (i, j)))
@@ -109,7 +110,8 @@ def play_matches(runs: Sequence[str], config: MatchConfig) -> str:
 def _contestants(run: str, config: MatchConfig) -> Iterator[Contestant]:
     """The policies that a word of the command line names."""
     form = _FORM.fullmatch(run)
-    assert form is not None, "any text but the empty one has the form"
+    if form is None:
+        raise ConfigError([f"{shown(run)!r}: must be the name of a run, RUN:POLICY:KIND or RUN:POLICY:STEPS"])
     folder = next((path for path in (Path(config.train_dir) / form[1], Path(form[1])) if path.is_dir()), None)
     if folder is None:
         raise ConfigError([f"there is no run {shown(form[1])!r}, neither in {config.train_dir} nor as a folder"])

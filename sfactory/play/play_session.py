@@ -15,7 +15,7 @@ import torch
 from sfactory.config.enjoy import EnjoyConfig
 from sfactory.env.factory import SPANS_FRAMES, EnvFactory, takes_frameskip
 from sfactory.env.lifecycle import close_env
-from sfactory.errors import ConfigError, EnvError
+from sfactory.errors import CheckpointError, ConfigError, EnvError
 from sfactory.experiment.saved_policy import SavedPolicy
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.play.joint_policy import JointPolicy
@@ -71,6 +71,8 @@ def _joint_policy(config: EnjoyConfig, saved: SavedPolicy, spec: EnvSpec) -> Joi
         for kind, part in parts.items():
             if kind not in policies and one.state.spec is not None and one.state.spec.obs == part.obs:
                 policies[kind] = one.model(part)
+    if absent := parts.keys() - policies.keys():
+        raise CheckpointError(f"{saved.checkpoint}: the run has no policy that plays {', '.join(sorted(absent))}")
     return JointPolicy(spec, policies)
 
 

@@ -133,7 +133,7 @@ class Player:
         self._rows = {key: np.zeros((size, *tensor.shape), tensor.dtype) for key, tensor in spec.obs}
         self._obs = {key: torch.from_numpy(row) for key, row in self._rows.items()}
         self._blank = blank(env.observation_space)
-        self._activity = AgentActivity(size)
+        self._activity = AgentActivity(size, spec.in_turns)
         self._state = policy.fresh_state(size)
         self._previous = PreviousSteps.of(spec, size)
         self._acted: dict[str, np.ndarray[Any, Any]] = {}

@@ -63,12 +63,13 @@ def children_of(pid: int) -> set[int]:
 
 
 def _mapped(pid: str | int) -> set[str]:
-    """Names of the files in /dev/shm that a process maps; none if this user may not know."""
+    """Names of the files right in /dev/shm that a process maps; none if this user may not know."""
     try:
         paths = [line.split(maxsplit=5)[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
     except OSError:
         return set()
-    return {path.removeprefix(_SHM) for path in paths if path.startswith(_SHM)}
+    names = {path.removeprefix(_SHM) for path in paths if path.startswith(_SHM)}
+    return {name for name in names if "/" not in name}
 
 
 class NamedMemory:
@@ -84,13 +85,15 @@ class NamedMemory:
             self._seen |= _mapped(pid) - self._before
 
     def remove(self) -> None:
-        """Remove what was seen, is still there, and is mapped by no process."""
-        if self._seen & _names():
+        """Remove what was seen, is still there, and is mapped by no process; what one maps is looked at next time."""
+        if self._seen:
+            self._seen &= _names()
+        if self._seen:
             used = set[str]().union(*map(_mapped, filter(str.isdigit, os.listdir("/proc"))))
             for name in self._seen - used:
                 with contextlib.suppress(OSError):
                     os.unlink(_SHM + name)
-        self._seen.clear()
+            self._seen &= used
 
 
 def _names() -> set[str]:

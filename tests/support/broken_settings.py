@@ -152,6 +152,7 @@ BROKEN: list[Row] = [
     ("policy_mapping", {"num_policies": 4, "num_batches_to_accumulate": 0}),
     ("opponent_pool", {"opponent_pool": 4, "num_policies": 2}),
     ("opponent_pool", {"opponent_pool": 4, "num_batches_to_accumulate": 0}),
+    ("opponent_pool", {"opponent_pool": 4, "save_milestones_sec": 60}),
     ("learning_rate", {**POPULATION, "learning_rate": 0.5}),
     ("exploration_loss_coeff", {**POPULATION, "exploration_loss_coeff": 2.0}),
     ("value_loss_coeff", {**POPULATION, "value_loss_coeff": 1000.0}),

@@ -267,6 +267,7 @@ def record(
     flat = FlatState(copy.deepcopy(model))
     weights = SharedWeights(flat.block.numel())
     weights.publish(flat.to_host(), 0)
+    torch.manual_seed(seed)
     policy = ActingPolicy(VECTOR, config, weights, CPU)
     policy.refresh()
     slot = TrajectoryBuffer(VECTOR, layout).slot(0)

@@ -67,7 +67,8 @@ class ModelConfig:
         False, "divide the weights of each layer of MLP encoders and decoders by their largest singular value"
     )
     use_layer_norm: bool = flag(
-        False, "normalize the outputs of each linear layer of encoders and decoders before its activation"
+        False,
+        "normalize the outputs of linear layers of MLPs, after convolutions and of decoders, before their activation",
     )
     actor_critic_share_weights: bool = flag(True, "one network for actor and critic; False builds two")
     critic_obs_keys: tuple[str, ...] = flag(

@@ -91,6 +91,7 @@ def test_opponents_are_drawn_by_age_or_by_what_was_won_against_them(
 def test_the_side_with_the_higher_mean_return_wins_and_play_against_oneself_is_no_match() -> None:
     pool = pool_of(1)
     played = opponents(pool)
+    drawn(played)
 
     for ids, returns in (
         ([1, 1, 0], [9.0, 0.0, 5.0]),  # 5 against 4.5
@@ -98,8 +99,14 @@ def test_the_side_with_the_higher_mean_return_wins_and_play_against_oneself_is_n
         ([0, 0, 1], [4.0, 6.0, 5.0]),
         ([0, 0, 0], [1.0, 2.0, 3.0]),
     ):
-        played.record(np.array(ids, np.int16), np.array(returns))
+        played.record(0, np.array(ids, np.int16), np.array(returns))
 
-    won, drawn, lost = pool.results()[0, :POINTS].tolist()
-    assert (won, drawn, lost) == (1.0, 1.0, 1.0)
+    won, even, lost = pool.results()[0, :POINTS].tolist()
+    assert (won, even, lost) == (1.0, 1.0, 1.0)
     assert pool.results()[0, EPISODES] == pytest.approx(3.0, abs=0.05)
+
+    for number in range(1, 2 * len(pool.weights)):
+        pool.add(np.zeros(8, np.uint8), number, number)
+    assert pool.env_steps(0) > 0
+    played.record(0, np.array([0, 0, 1], np.int16), np.array([9.0, 0.0, 5.0]))
+    assert pool.results()[0, EPISODES] == 0.0, "a newer snapshot had taken the place of the opponent"

@@ -183,7 +183,7 @@ def test_invalid_experiments_are_refused_at_once_with_their_names() -> None:
         (Experiment("a", "--env='x"), "cmd: No closing quotation"),
         (Experiment("a", BANDIT, env_vars={"1A": "x"}), "env_vars: '1A'='x'"),
         (Experiment("a", BANDIT, cast(Any, [{"seed": 1}])), "param_generator: [{'seed': 1}] must be"),
-        (Experiment("a", BANDIT, ParamList([{"seed": object}])), "--seed: a type cannot be given"),
+        (Experiment("a", BANDIT, ParamList([{"seed": object()}])), "--seed: a object cannot be given"),
         (Experiment("a", BANDIT, RandomSearch({"n": Choice([])}, 1)), "n: has no values"),
         ("no experiment", "is not an Experiment"),
     ]

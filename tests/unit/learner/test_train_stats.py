@@ -11,7 +11,7 @@ import torch
 from sfactory.config.schema import AlgoConfig
 from sfactory.learner import timing_stats
 from sfactory.learner.timing_stats import Timings
-from sfactory.learner.train_stats import COEFFICIENTS, GRADIENT, NAMES, LossTerms, UpdateStats, statistics_of
+from sfactory.learner.train_stats import COEFFICIENTS, GRADIENT, INTRINSIC, NAMES, LossTerms, UpdateStats, statistics_of
 from sfactory.messages import TRAIN_STATISTICS, TrainStats
 from tests.support.parts import random_batch, tiny_model, trainer_for
 
@@ -36,7 +36,11 @@ def test_every_statistic_of_the_list_is_reported() -> None:
     trainer = trainer_for(tiny_model())
     trainer.train(random_batch(trainer.model))
 
-    assert sorted(trainer.statistics()) == sorted(TRAIN_STATISTICS) == sorted([*NAMES, *GRADIENT, *COEFFICIENTS])
+    assert (
+        sorted(trainer.statistics())
+        == sorted(TRAIN_STATISTICS)
+        == sorted([*NAMES, *GRADIENT, *COEFFICIENTS, *INTRINSIC])
+    )
     assert set(TrainStats._fields) - set(TRAIN_STATISTICS) == {"policy", "updates", "lag", "replay_lag"}
 
 

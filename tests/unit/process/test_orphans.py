@@ -34,8 +34,9 @@ sys.stdin.read()
 
 
 def test_named_memory_of_an_ended_process_is_removed_unless_it_is_older_or_another_process_maps_it() -> None:
-    names = [f"sfactory-test-{os.getpid()}-{kind}" for kind in ("older", "left", "shared")]
-    older, left, shared = (Path("/dev/shm") / name for name in names)
+    names = [f"sfactory-test-{os.getpid()}-{kind}" for kind in ("older", "left", "shared", "folder")]
+    older, left, shared, folder = (Path("/dev/shm") / name for name in names)
+    deep = folder / "data"
 
     def start(path: Path) -> subprocess.Popen[str]:
         program = [sys.executable, "-c", MAPPING, str(path)]
@@ -45,22 +46,25 @@ def test_named_memory_of_an_ended_process_is_removed_unless_it_is_older_or_anoth
         return started
 
     try:
-        older.write_bytes(b"older")
+        folder.mkdir()
+        for path in (older, deep):
+            path.write_bytes(b"older")
         memory = NamedMemory()
         for path in (left, shared):
             path.write_bytes(b"new")
-        ending, living = [start(path) for path in (older, left, shared)], start(shared)
+        ending, living = [start(path) for path in (older, left, shared, deep)], start(shared)
 
         memory.look([process.pid for process in ending])
         for process in ending:
             process.communicate()
         memory.remove()
 
-        assert [path.exists() for path in (older, left, shared)] == [True, False, True]
+        assert [path.exists() for path in (older, left, shared, deep)] == [True, False, True, True]
         living.communicate()
     finally:
-        for path in (older, left, shared):
+        for path in (older, left, shared, deep):
             path.unlink(missing_ok=True)
+        folder.rmdir()
 
 
 @pytest.mark.parametrize("killed", [False, long(True)])
