@@ -49,6 +49,7 @@ def test_frozen_lake_is_solved_by_its_id(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(3300)
 def test_taxi_is_solved_by_its_id(tmp_path: Path) -> None:
-    assert train(tmp_path, "--env=Taxi-v4", "--train_for_env_steps=2000000", within_s=3000.0) >= 7.0  # 7.9 is best
+    flags = ("--env=Taxi-v4", "--train_for_env_steps=1000000")
+
+    assert train(tmp_path, *flags, within_s=850.0) >= 7.0  # the optimum is 7.9 on average
