@@ -185,12 +185,12 @@ def _open_streams() -> Iterator[None]:
 def _restored_process() -> Iterator[None]:
     """Restore what a run changes in its process: name, logging, environment, torch's threads."""
     root = logging.getLogger()
-    handlers, level, name = list(root.handlers), root.level, _COMM.read_text().strip()
+    handlers, level = list(root.handlers), root.level
     environment = {variable: os.environ.get(variable) for variable in NATIVE}
     torch = sys.modules["torch"]
     threads = torch.get_num_threads()
     set_for_children()
-    set_process_name("sf-main")
+    name = set_process_name("sf-main")
     root.setLevel(logging.INFO)
     try:
         yield

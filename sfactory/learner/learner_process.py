@@ -125,10 +125,7 @@ class LearnerWorker:
 
     def _learn_again_and_again(self) -> None:
         """From one dataset, as if it were a new one each time; takes in nothing more. On a GPU it is loaded once."""
-        setup, device, slot = self.setup, torch.device(self.setup.device), None
-        area = self._area()
-        if device.type != "cpu":
-            slot = DeviceSlot(setup.spec, setup.layout, device, self._replay is not None)
+        area, slot = self._area(), next(iter(self._device_slots(1)), None)
         while not self.over():
             if not area.full and self.assemble(BLOCK_S) and slot is not None:
                 slot.load(area)
@@ -141,7 +138,7 @@ class LearnerWorker:
 
     def _start_dataset_queue(self, threads: Threads) -> None:
         setup, config = self.setup, self.setup.config.learner
-        slots = self._device_slots()
+        slots = self._device_slots(self._slots_of_a_run())
         areas = [self._staging() for _ in range(setup.layout.datasets)]
         queue = DatasetQueue(areas, slots, config.learner_queue_policy == "drop_oldest", self._count_dropped)
         self._dataset_queue = queue
@@ -207,20 +204,22 @@ class LearnerWorker:
         setup, pin = self.setup, self.setup.device != "cpu"
         return Staging(setup.spec, setup.layout, pin, self._copying, self._replay is not None, setup.policy)
 
-    def _device_slots(self) -> list[DeviceSlot]:
-        """Where loaders bring datasets to; none where the device reads the memory of the host."""
-        setup, config = self.setup, self.setup.config.learner
-        device = torch.device(setup.device)
+    def _device_slots(self, count: int) -> list[DeviceSlot]:
+        """Where loaders bring ``count`` datasets to; none where the device reads the memory of the host."""
+        setup, device = self.setup, torch.device(self.setup.device)
         if device.type == "cpu":
             return []
-        ring, count = config.minibatch_ring_size, config.num_gpu_slots
-        if 1 < ring >= count:
+        return [DeviceSlot(setup.spec, setup.layout, device, self._replay is not None) for _ in range(count)]
+
+    def _slots_of_a_run(self) -> int:
+        """How many datasets the device holds in a run."""
+        ring, count = self.setup.config.learner.minibatch_ring_size, self.setup.config.learner.num_gpu_slots
+        if self.setup.device != "cpu" and 1 < ring >= count:
             _log.warning(
                 f"--minibatch_ring_size={ring} takes all of --num_gpu_slots={count}: nothing is loaded during "
                 f"training; --num_gpu_slots={ring + 1} loads one dataset meanwhile"
             )
-        replay = self._replay is not None
-        return [DeviceSlot(setup.spec, setup.layout, device, replay) for _ in range(max(count, ring))]
+        return max(count, ring)
 
     def _make_batcher(self) -> Batcher:
         return Batcher(self._inbox, self.setup.layout.slots_until_trained, self._replay)

@@ -41,7 +41,7 @@ class Command:
         self.exit_code = int(ExitCode.DONE)
 
     def __enter__(self) -> Self:
-        set_process_name(self._process_name)
+        self._name_before = set_process_name(self._process_name)
         self.interrupts.__enter__()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it is ignored, the exit codes of all programs are read as 0
         try:
@@ -56,6 +56,7 @@ class Command:
             return self._handles(error)
         finally:
             self.interrupts.__exit__()
+            set_process_name(self._name_before)  # a process may call several commands, and sfactory.run
 
     def print_result(self, work: Callable[[], str]) -> None:
         """Print the line that ``work`` returns on stdout; until then everything that is printed goes to stderr."""

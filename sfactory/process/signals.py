@@ -192,10 +192,14 @@ def signals_held_back(awaited: str = "") -> Iterator[None]:
 _LIBC = ctypes.CDLL(None)
 
 
-def set_process_name(name: str) -> None:
-    """Name this process as ``ps`` shows it, if /proc can be written to."""
+def set_process_name(name: str) -> str:
+    """Name this process as ``ps`` shows it, if /proc can be written to; returns the name before."""
+    comm = Path("/proc/self/comm")
+    before = name
     with contextlib.suppress(OSError):
-        Path("/proc/self/comm").write_text(name)
+        before = comm.read_text().strip()
+        comm.write_text(name)
+    return before
 
 
 @contextlib.contextmanager

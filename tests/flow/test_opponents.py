@@ -95,9 +95,7 @@ def test_a_match_rates_the_snapshots_of_a_run_and_refuses_what_cannot_meet(
             assert row[j] + result["points"][j][i] == pytest.approx(1.0)
     assert match("run", f"run:0:{first}", "--snapshots=2", *where)[1] == result
     for words, refusal in (
-        ((), "who plays?"),
         (("absent",), "there is no run 'absent'"),
-        (("run", "--snapshots=0"), "there is one policy alone"),
         (("run", "--episodes=7"), "--episodes=7: must be even"),
     ):
         code, _, stderr = match(*words, *where[: 3 - len(words[1:])])

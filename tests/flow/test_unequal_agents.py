@@ -10,12 +10,13 @@ import pytest
 from sfactory.checkpoint import CheckpointDir
 from sfactory.errors import ExitCode
 from tests.flow.test_own_networks import finished
+from tests.support.long import long
 from tests.support.trainer import RunTrainer
 
 ENV = "tests.support.unequal_agents:Unequal"
 
 
-@pytest.mark.parametrize("inference", ["central", "local"])
+@pytest.mark.parametrize("inference", ["central", long("local")])
 def test_each_kind_of_agents_has_a_policy_of_its_own(run_trainer: RunTrainer, inference: str) -> None:
     run = run_trainer(env=ENV, inference=inference, use_rnn=True, rnn_size=8, train_for_env_steps=1_500).done()
 

@@ -47,8 +47,7 @@ def worker_of(lone: LoneLearner) -> LearnerWorker:
 class LoadingWorker(LearnerWorker):
     """A worker with a device that has memory of its own, although it is a CPU."""
 
-    def _device_slots(self) -> list[DeviceSlot]:
-        count = self.setup.config.learner.num_gpu_slots
+    def _device_slots(self, count: int) -> list[DeviceSlot]:
         return [DeviceSlot(VECTOR, self.setup.layout, CPU, replay=False) for _ in range(count)]
 
 
@@ -101,7 +100,7 @@ def test_ring_without_a_slot_to_load_into_is_warned_of(
     worker = LearnerWorker(dataclasses.replace(lone.setup, device="meta"), lone.learning, lone.row)
 
     with caplog.at_level(logging.WARNING):
-        found = worker._device_slots()
+        found = worker._device_slots(worker._slots_of_a_run())
 
     assert len(found) == made
     assert (f"--num_gpu_slots={advised}" in caplog.text) == (advised is not None)

@@ -10,8 +10,9 @@ import pytest
 
 from sfactory.config.resolve import CONFIG_FILE, read_command_line
 from sfactory.config.schema import Config
-from sfactory.process.command import resume_command, train_command, tuned_command
+from sfactory.process.command import Command, resume_command, train_command, tuned_command
 
+COMM = Path("/proc/self/comm")
 BEFORE, AFTER = ["--env=CartPole-v1", "--encoder_mlp_layers", "64", "32"], ["--env_kwargs", '{"a b": 1}', "--seed=1"]
 CHOSEN = {"inference": "local", "num_workers": 4}
 
@@ -73,3 +74,12 @@ def test_the_commands_override_a_config_file_that_restarts_or_tunes(
     assert resumed.checkpoint.load_checkpoint_kind == "latest"
     assert not tuned.tuning.autotune
     assert (tuned.sampling.inference, tuned.sampling.num_workers, tuned.run.seed) == ("local", 4, 1)
+
+
+def test_a_process_has_its_own_name_again_after_a_command() -> None:
+    before = COMM.read_text()
+
+    with Command("sf-enjoy"):
+        assert COMM.read_text() == "sf-enjoy\n"
+
+    assert COMM.read_text() == before
