@@ -18,7 +18,7 @@ from sfactory.env.conversion import NO_LEGAL_ACTION, NOT_FINITE, BlockWriter, Ob
 from sfactory.env.info_masks import has_info_mask
 from sfactory.env.legal_actions import LegalActions, legal_rows
 from sfactory.env.multi_agent import AgentsEnv, BadAgents
-from sfactory.env.multi_agent_adapters import ListedAgents, ParallelAgents, TurnAgents
+from sfactory.env.multi_agent_adapters import ListedAgents, ParallelAgents, TurnAgents, UnequalAgents
 from sfactory.env.vector import VectorEnv, autoreset_mode, single_spaces
 from sfactory.errors import EnvError, named
 from sfactory.spec import EnvSpec
@@ -100,6 +100,11 @@ def check_agents_env(env: AgentsEnv, name: str, find_masks: bool = False) -> Env
         elif isinstance(env, TurnAgents) and find_masks:
             _first_reset(env.env)
             if has_info_mask(env.observation_space, env.env.last()[-1]):
+                raise MasksInInfo
+        elif isinstance(env, UnequalAgents) and find_masks:  # with masks it is refused
+            given, own = _first_reset(env.env.env), env.env
+            infos = given[1].values() if isinstance(own, ParallelAgents) else [own.env.last()[-1]]
+            if any(has_info_mask(env.observation_space, info) for info in infos):
                 raise MasksInInfo
         _play(env, spec)
     return spec

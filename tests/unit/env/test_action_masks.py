@@ -18,6 +18,7 @@ from sfactory.errors import EnvError
 from sfactory.planning.env_probe import examine
 from sfactory.spec import EnvSpec
 from sfactory_envs.synthetic.masked_arms import MaskedArms
+from tests.support.unequal_agents import Unequal
 
 ARMS = "sfactory_envs.synthetic.masked_arms:MaskedArms"
 
@@ -167,3 +168,15 @@ def test_legal_actions_are_drawn_from_all_that_are_legal() -> None:
         assert set(drawn[:, head]) == set(np.flatnonzero(obs["action_mask"].reshape(2, 50)[head]))
     first = legal_rows(spec, {"action_mask": obs["action_mask"][None], "context": np.zeros(1)})
     assert first["action/0"].tolist() == [np.flatnonzero(obs["action_mask"])[0]]
+
+
+class MaskedUnequal(Unequal):
+    """Agents of different spaces, one of which has a mask in its infos."""
+
+    def reset(self, seed: int | None = None, options: object = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        return super().reset(seed, options)[0], {"guide": {"action_mask": np.ones(3, np.int8)}}
+
+
+def test_masks_in_infos_of_agents_of_different_spaces_are_found_and_refused() -> None:
+    with pytest.raises(EnvError, match=r"info\['action_mask'\] masks discrete actions"):
+        examine(EnvFactory("tests.unit.env.test_action_masks:MaskedUnequal", info_action_mask="auto"))
