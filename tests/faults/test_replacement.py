@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sfactory.errors import ExitCode
-from tests.support.long import long
+from tests.support.long import LONG, long
 from tests.support.process_states import EVERY_S, ask, wait_until_all_work
 from tests.support.processes import eventually
 from tests.support.trainer import ENDLESS, FAULTY, REAL, START_S, RunTrainer, TrainerRun, within
@@ -170,6 +170,7 @@ def test_reset_has_a_limit_of_its_own(run_trainer: RunTrainer, tmp_path: Path) -
     assert run.metrics()[-1]["perf/worker_restarts"] == 1
 
 
+@LONG
 def test_actor_that_dies_while_it_waits_for_its_policy_worker_is_replaced(
     run_trainer: RunTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,7 +214,8 @@ def test_stopped_policy_worker_is_replaced(run_trainer: RunTrainer) -> None:
     stop(run)
 
 
-@pytest.mark.parametrize("reader", ["sf-learner-0", long("sf-main"), long("sf-policy-0-0")])
+@LONG
+@pytest.mark.parametrize("reader", ["sf-learner-0", "sf-main", "sf-policy-0-0"])
 def test_ring_left_locked_by_a_killed_actor_does_not_end_the_run(
     run_trainer: RunTrainer, tmp_path: Path, reader: str
 ) -> None:

@@ -16,6 +16,7 @@ import pytest
 from tests.support.long import long
 from tests.support.source import ROOT, documents
 from tests.support.trainer import CHEAP, to_argv
+from tests.support.warm_process import finished
 
 PACKAGE = ROOT / "docs" / "examples" / "gridagent"
 PAGE = documents()["docs/own_agent.md"]
@@ -47,7 +48,9 @@ def train(
     unused = {"inference", *(("encoder_mlp_layers",) if named & {"encoder", "model"} else ())}
     flags = {name: value for name, value in {**CHEAP, **SMALL}.items() if name not in named | unused}
     flags |= {} if limit is None else {"train_for_env_steps": limit}
-    return run([sys.executable, "-m", "sfactory.train", *words, *to_argv(flags)], folder, packages)
+    done = finished("sfactory.train", *words, *to_argv(flags), cwd=folder, packages=packages)
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 def write_code(folder: Path) -> set[str]:

@@ -27,6 +27,7 @@ from scripts.hot_path import (
     growth,
     profiled,
 )
+from tests.support.long import long
 
 ENVS = 8  # of a split: what costs most is a step of an env, and nothing here depends on how many there are
 WARM_UP = 10 * STEPS_OF_A_DATASET
@@ -83,7 +84,7 @@ def test_no_step_pickles_or_takes_a_lock(inference: Inference) -> None:
     assert called(calls, LOCKS) == called(calls, FENCE) > 0, "a lock other than the fence of published weights"
 
 
-@BOTH
+@pytest.mark.parametrize("inference", ["central", long("local")])
 def test_what_stays_does_not_grow_with_the_steps(inference: Inference) -> None:
     with HotPath(inference, ENVS) as path:
         path.run(WARM_UP)

@@ -15,9 +15,9 @@ from sfactory.config.flags import config_of
 from sfactory.errors import ExitCode
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.spec import EnvSpec
-from tests.flow.test_own_networks import finished
 from tests.support.long import long
 from tests.support.trainer import RunTrainer, TrainerRun
+from tests.support.warm_process import finished
 
 RPS = "sfactory_envs.synthetic.rock_paper_scissors:RockPaperScissors"
 POOL, EVERY = 2, 500

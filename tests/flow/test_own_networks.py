@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import torch
 from sfactory.errors import ExitCode
 from tests.support.long import long
 from tests.support.trainer import RunTrainer, assert_resumes, learned_by
+from tests.support.warm_process import finished
 
 HERE = "tests.support.networks"
 SERIAL = {"serial_mode": True, "seed": 5, "num_batches_per_epoch": 1, "num_epochs": 1}
@@ -72,9 +71,3 @@ def test_own_attention_trains_resumes_plays_and_is_exported_and_trusted_only_by_
         assert "--trust_run_dir=True" in refused.stderr
         assert finished(module, *where, *more, "--trust_run_dir=True").returncode == ExitCode.DONE
     assert out.exists()
-
-
-def finished(module: str, *flags: str) -> subprocess.CompletedProcess[str]:
-    """A command that has ended."""
-    command = [sys.executable, "-m", module, *flags]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)

@@ -9,9 +9,9 @@ import pytest
 
 from sfactory.checkpoint import CheckpointDir
 from sfactory.errors import ExitCode
-from tests.flow.test_own_networks import finished
 from tests.support.long import long
 from tests.support.trainer import RunTrainer
+from tests.support.warm_process import finished
 
 ENV = "tests.support.unequal_agents:Unequal"
 

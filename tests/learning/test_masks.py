@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.learning.test_cartpole import run_module
+from tests.learning.test_cartpole import LIMIT_S
 from tests.support.long import long
+from tests.support.warm_process import finished
 
 ARMS = "sfactory_envs.synthetic.masked_arms:MaskedArms"
 STRICT = "tests.unit.env.test_action_masks"  # envs that raise on an illegal action
@@ -32,9 +34,9 @@ CASES = [long(flags, id=name) for name, flags in LAYOUTS.items()]
 )
 def test_no_illegal_arm_is_pulled(tmp_path: Path, flags: tuple[str, ...]) -> None:
     common = ("--device=cpu", "--seed=1", "--max_env_restarts=0")  # one that raises fails the run
-    result: dict[str, Any] = run_module("sfactory.train", tmp_path, *common, *flags)
-
-    assert result["status"] == "done"
+    done = finished("sfactory.train", f"--train_dir={tmp_path}", *common, *flags, within_s=LIMIT_S)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert result["episode_extra_stats"]["illegal"] == 0.0
     if MILLION in flags:
         assert float(result["best_episode_return_mean"]) >= 9.5  # of 10 steps

@@ -26,6 +26,7 @@ import tempfile
 import threading
 import time
 import traceback
+import uuid
 from collections.abc import Mapping, Sequence
 from multiprocessing import util
 from pathlib import Path
@@ -114,6 +115,22 @@ class WarmProcess:
 def warm_process() -> WarmProcess:
     """The one of this process of pytest. It inherits the environment as it is when the first run is started."""
     return WarmProcess(environment())
+
+
+def finished(
+    module: str, *argv: str, cwd: Path | None = None, packages: Path | None = None, within_s: float = 300.0
+) -> subprocess.CompletedProcess[str]:
+    """``python -m MODULE ARGUMENTS`` that has ended. packages: a folder of installed ones that it can import, too."""
+    with tempfile.TemporaryDirectory() as folder:
+        stdout, stderr = Path(folder, "stdout"), Path(folder, "stderr")
+        env = {**environment(), MARK: uuid.uuid4().hex, **({} if packages is None else {"PYTHONPATH": str(packages)})}
+        run = warm_process().start(module, argv, cwd=cwd or Path(folder), env=env, stdout=stdout, stderr=stderr)
+        try:
+            return subprocess.CompletedProcess(
+                [module, *argv], run.wait(within_s), stdout.read_text(), stderr.read_text()
+            )
+        finally:
+            run.kill()
 
 
 def environment() -> dict[str, str]:

@@ -17,6 +17,7 @@ from sfactory.planning import step_cost as random_steps
 from sfactory.planning.step_cost import steps_per_second, vector_steps_per_second
 from sfactory.process.spawn import Spawner
 from sfactory.system.cores import Cores
+from tests.support.long import long
 from tests.support.scripted_env import ScriptedEnv
 
 TWO = SamplingConfig(num_workers=2, num_envs_per_worker=2, reset_timeout_seconds=3.0)
@@ -103,8 +104,8 @@ HANGS = r"sf-sim-[01] hung here:(.|\n)*faulty\.py(.|\n)*\n--env=\S*faulty:Faulty
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ({"hang_in_constructor": True}, HANGS),
-        ({"hang_at": 5}, HANGS),
+        long({"hang_in_constructor": True}, HANGS),
+        long({"hang_at": 5}, HANGS),
         ({"gil_hang_at": 5}, HANGS),
         ({"raise_at": 5}, r"Traceback(.|\n)*EnvFault: step 5 raises, as ordered$"),
         ({"signal_at": 5, "signal_name": "SIGKILL"}, "process of the pure simulation ended"),
