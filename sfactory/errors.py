@@ -182,11 +182,11 @@ def traceback_of(error: BaseException) -> str:
 
 
 def raised_at(error: BaseException, everywhere: bool = False) -> str:
-    """Where foreign code raised ``error``, as the end of a sentence.
+    """Where foreign code raised ``error``, or called what raised it, as the end of a sentence.
 
-    If this package or gymnasium itself did: "", or with ``everywhere`` the place in their code.
+    If no code but that of this package, gymnasium, torch and numpy was running: "", or with ``everywhere`` its place.
     """
-    loaded = [sys.modules.get(name) for name in ("sfactory", "gymnasium")]
+    loaded = [sys.modules.get(name) for name in ("sfactory", "gymnasium", "torch", "numpy")]
     own = {Path(module.__file__).parent for module in loaded if module is not None and module.__file__}
     passed = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in passed if own.isdisjoint(Path(frame.filename).parents)]

@@ -111,7 +111,7 @@ class EnvSpec:
             return self
 
         def own(path: str) -> bool:
-            return f"{path}/".startswith(f"{kind}/")
+            return f"{path}/".removeprefix(f"{MASK_KEY}/").startswith(f"{kind}/")
 
         obs, actions = (leaf for leaf in self.obs if own(leaf[0])), (head for head in self.actions if own(head.key))
         return dataclasses.replace(self, obs=tuple(obs), actions=tuple(actions), kinds=())

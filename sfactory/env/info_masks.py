@@ -30,6 +30,12 @@ def has_info_mask(observation_space: spaces.Space[Any], info: Any) -> bool:
     return not in_obs and isinstance(info, Mapping) and MASK_KEY in info
 
 
+def has_choices(observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> bool:
+    """Whether there are discrete actions, which masks are for."""
+    heads = EnvSpec.of_spaces(observation_space, action_space).actions
+    return any(isinstance(head, DiscreteHead) for head in heads)
+
+
 class MaskJoiner:
     """Joins observations of one env or agent, or of ``size`` envs, with the masks in infos. space: of both."""
 
@@ -110,16 +116,17 @@ class InfoMaskAgentsEnv:
 
     def __init__(self, env: Any) -> None:
         self._env = env
-        self._masks = {
-            agent: MaskJoiner(env.observation_space(agent), env.action_space(agent)) for agent in env.possible_agents
-        }
+        # Agents without discrete actions, if there are others, have nothing to mask.
+        spaces_of = {agent: (env.observation_space(agent), env.action_space(agent)) for agent in env.possible_agents}
+        masked = [agent for agent in env.possible_agents if has_choices(*spaces_of[agent])] or env.possible_agents
+        self._masks = {agent: MaskJoiner(*spaces_of[agent]) for agent in masked}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)
 
     def observation_space(self, agent: Any) -> spaces.Space[Any]:
         """Of one agent."""
-        return self._masks[agent].space
+        return self._masks[agent].space if agent in self._masks else self._env.observation_space(agent)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any] | None:
         """Begin an episode."""
@@ -138,7 +145,10 @@ class InfoMaskAgentsEnv:
     def last(self) -> tuple[Any, ...]:
         """What the agent that has a turn sees, has earned and ended with."""
         obs, *others, info = self._env.last()
-        return self._masks[self._env.agent_selection].join(obs, info), *others, info
+        return self._join(self._env.agent_selection, obs, info), *others, info
 
     def _joined(self, observations: Mapping[Any, Any], infos: Mapping[Any, Any]) -> dict[Any, Any]:
-        return {agent: self._masks[agent].join(obs, infos.get(agent, {})) for agent, obs in observations.items()}
+        return {agent: self._join(agent, obs, infos.get(agent, {})) for agent, obs in observations.items()}
+
+    def _join(self, agent: Any, obs: Any, info: Any) -> Any:
+        return self._masks[agent].join(obs, info) if agent in self._masks else obs

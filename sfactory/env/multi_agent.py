@@ -50,6 +50,7 @@ class AgentsEnv(abc.ABC):
     NOTE [Unequal agents]: agents of different spaces are shown as agents of the same ones: a Dict with an entry for
     each kind of agents, of which an agent fills that of its kind, and of which only its action for that is taken. The
     policy of a kind has only the leaves of its entry (``EnvSpec.part``): it neither sees nor chooses those of others.
+    Action masks stand by kind below MASK_KEY, as those of a tree of actions do.
 
     agents: A names, which never change
     observation_space, action_space: the spaces of one agent

@@ -15,6 +15,7 @@ from operator import itemgetter
 from typing import Any
 
 import gymnasium.spaces as spaces
+import numpy as np
 
 from sfactory.config.import_strings import described
 from sfactory.env.multi_agent import AgentsEnv, AgentsStep, BadAgents, Change, blank
@@ -294,20 +295,25 @@ class UnequalAgents(AgentsEnv):
     """Shows agents of different spaces as NOTE [Unequal agents] says. A kind has the name of its first agent."""
 
     def __init__(self, env: _NamedAgents) -> None:
-        """Raises EnvError if there are action masks."""
+        """Raises EnvError if a kind has the name of the masks."""
         self.env, self.agents, self.in_turns = env, env.agents, env.in_turns
         self.metadata, self.render_mode = env.metadata, env.render_mode
         self.kinds = tuple(self.agents[env.spaces.index(own)] for own in env.spaces)
         own = dict(zip(self.kinds, env.spaces, strict=True))
-        self.observation_space = spaces.Dict({kind: observed for kind, (observed, _) in own.items()})
         self.action_space = spaces.Dict({kind: chosen for kind, (_, chosen) in own.items()})
+        seen, masks = dict[str, spaces.Space[Any]](), dict[str, spaces.Space[Any]]()
         for kind, (observed, _) in own.items():
             if isinstance(observed, spaces.Dict) and MASK_KEY in observed.spaces:
-                raise EnvError(
-                    f"agent {kind!r} has an action mask, and not all agents have the same spaces, as they must have "
-                    "with masks: pad the smaller ones, or leave masks in infos out with --info_action_mask=off"
-                )
+                masks[kind] = observed.spaces[MASK_KEY]
+                observed = spaces.Dict({key: leaf for key, leaf in observed.spaces.items() if key != MASK_KEY})
+            seen[kind] = observed
+        if masks and MASK_KEY in seen:
+            raise EnvError(f"an agent is called {MASK_KEY!r}, as the action masks are: give it another name")
+        self.observation_space = spaces.Dict({**seen, MASK_KEY: spaces.Dict(masks)} if masks else seen)
         self._blank = blank(self.observation_space)
+        if masks:
+            self._blank[MASK_KEY] = _all_legal(spaces.Dict(masks))
+        self._masked = frozenset(masks)
 
     def reset(self, *, seed: int | None = None) -> list[Any]:
         """See AgentsEnv."""
@@ -328,10 +334,25 @@ class UnequalAgents(AgentsEnv):
         self.env.close()
 
     def _shown(self, observations: Sequence[Any]) -> list[Any]:
-        return [
-            None if obs is None else {**self._blank, kind: obs}
-            for kind, obs in zip(self.kinds, observations, strict=True)
-        ]
+        shown: list[Any] = []
+        for kind, obs in zip(self.kinds, observations, strict=True):
+            if obs is None:
+                shown.append(None)
+            elif kind in self._masked:
+                masks = {**self._blank[MASK_KEY], kind: obs[MASK_KEY]}
+                shown.append({**self._blank, kind: obs, MASK_KEY: masks})
+            else:
+                shown.append({**self._blank, kind: obs})
+        return shown
+
+
+def _all_legal(mask: spaces.Space[Any]) -> Any:
+    """An action mask, or a tree of them, that forbids nothing."""
+    if isinstance(mask, spaces.Dict):
+        return {name: _all_legal(child) for name, child in mask.spaces.items()}
+    if isinstance(mask, spaces.Tuple):
+        return tuple(_all_legal(child) for child in mask.spaces)
+    return np.ones(mask.shape or (), mask.dtype)
 
 
 def _spaces(env: Any, what: str) -> list[spaces.Space[Any]]:

@@ -6,6 +6,8 @@ entry-point group ``sfactory.models`` of installed packages.
 
 from __future__ import annotations
 
+import inspect
+import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -81,7 +83,16 @@ def _call(part: str, config: ModelConfig, arguments: tuple[Any, ...]) -> object:
     try:
         return kind(*arguments, **keywords)
     except Exception as error:  # the user's code may raise anything
-        raise refusal(part, config, f"raised {named(error)}{raised_at(error)} when it was made") from error
+        where = raised_at(error) or _defined_at(kind)
+        raise refusal(part, config, f"raised {named(error)}{where} when it was made") from error
+
+
+def _defined_at(kind: Any) -> str:
+    """Where a class or function stands, as the end of a sentence; "" if that is not known."""
+    try:
+        return f" (defined at {os.path.relpath(inspect.getsourcefile(kind) or '')}:{inspect.getsourcelines(kind)[1]})"
+    except (OSError, TypeError, ValueError):
+        return ""
 
 
 def refusal(part: str, config: ModelConfig, problem: str) -> ConfigError:

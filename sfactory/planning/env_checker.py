@@ -101,7 +101,7 @@ def check_agents_env(env: AgentsEnv, name: str, find_masks: bool = False) -> Env
             _first_reset(env.env)
             if has_info_mask(env.observation_space, env.env.last()[-1]):
                 raise MasksInInfo
-        elif isinstance(env, UnequalAgents) and find_masks:  # with masks it is refused
+        elif isinstance(env, UnequalAgents) and find_masks:
             given, own = _first_reset(env.env.env), env.env
             infos = given[1].values() if isinstance(own, ParallelAgents) else [own.env.last()[-1]]
             if any(has_info_mask(env.observation_space, info) for info in infos):

@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sfactory.actor.multi_agent_split import MOST_NAMED
 from sfactory.actor.opponents import sides_of
-from sfactory.checkpoint import CheckpointDir, Kind
+from sfactory.checkpoint import CheckpointDir
 from sfactory.config.commands import MatchConfig, PolicyFlags
 from sfactory.config.flags import shown
 from sfactory.env.lifecycle import close_env
@@ -128,12 +128,16 @@ def _contestants(run: str, config: MatchConfig) -> Iterator[Contestant]:
         known = CheckpointDir(folder / f"checkpoint_p{policy}", 1).env_steps_of("milestone")
         chosen = np.linspace(0, len(known) - 1, min(config.snapshots, len(known))).round().astype(int)
         steps = [known[place] for place in chosen]
+    newest = (
+        None if kind.isdecimal() else _contestant(run, PolicyFlags(**{**vars(wanted), "load_checkpoint_kind": kind}))
+    )
     for env_steps in steps:
+        if newest is not None and env_steps == newest.saved.state.env_steps:
+            continue  # the same weights
         flags = {**vars(wanted), "checkpoint_env_steps": env_steps, "load_checkpoint_kind": "milestone"}
         yield _contestant(f"{form[1]}:{policy}:{env_steps}", PolicyFlags(**flags))
-    if not kind.isdecimal():
-        flags = {**vars(wanted), "load_checkpoint_kind": cast(Kind, kind)}
-        yield _contestant(run, PolicyFlags(**flags))
+    if newest is not None:
+        yield newest
 
 
 def _contestant(name: str, wanted: PolicyFlags) -> Contestant:
@@ -175,6 +179,7 @@ def _result(
     table = [
         [None if i == j else points[i, j] / matches[i, j] for j in range(len(players))] for i in range(len(players))
     ]
+    _log.info("rating and share of the points against each, in the order in which the policies were named")
     for place in sorted(range(len(players)), key=lambda i: -rated[i]):
         shares = " ".join("   - " if share is None else f"{share:5.2f}" for share in table[place])
         _log.info("%2d %7.1f  %s  %s", place, rated[place], shares, contestants[place].name)

@@ -142,9 +142,13 @@ class ReportCollector:
             return {policy: stats.full_mean(name) for policy, stats in enumerate(self._by_policy)}
 
     def best_metric_means(self) -> list[float | None]:
-        """Mean of save_best_metric over its last stats_avg values, by policy; None until there are that many."""
+        """Mean of save_best_metric over its last stats_avg values, by policy; None until then. Warns if none come."""
         with self._lock:
-            return [stats.best_metric_mean() for stats in self._each]
+            missing, *_ = [stats.missing_metric() for stats in (self._all, *self._by_policy)]
+            means = [stats.best_metric_mean() for stats in self._each]
+        if missing:  # the same would follow for each policy
+            _log.warning("%s", missing)
+        return means
 
     def forget_episodes(self, policy: int) -> None:
         """Start new windows for ``policy``, because it has got other weights; counts and best values stay."""
@@ -270,36 +274,34 @@ class ReportCollector:
             self.evaluations.add(message)
             return
         if isinstance(message, ExtrasRefused):
-            yield from self._refuse(message.actor, message.reason)
+            yield from _refuse(self._actors_warned, message.actor, message.reason)
             return
         belongs_to = [self._all, *self._by_policy[message.policy : message.policy + 1]]
         match message:
             case EpisodeEnd():
                 self.ended.append(message)
             case EpisodesDone():
-                warnings = [stats.add_episodes(message) for stats in belongs_to]
-                if warnings[0] is not None:  # the same one would follow for each policy
-                    yield warnings[0]
+                for stats in belongs_to:
+                    stats.add_episodes(message)
             case EpisodeExtras(actor, name):
                 added = [stats.extras.add(name, message.values) for stats in belongs_to]
                 if not all(added):
-                    yield from self._refuse(actor, f"{name!r} is one name too many: at most {MAX_STAT_NAMES}")
+                    yield from _refuse(
+                        self._actors_warned, actor, f"{name!r} is one name too many: at most {MAX_STAT_NAMES}"
+                    )
             case _:
                 for stats in belongs_to:
                     stats.add_learning(message)
 
-    def _refuse(self, actor: int, reason: str) -> Iterable[str]:
-        """One warning per actor."""
-        if actor not in self._actors_warned:
-            self._actors_warned.add(actor)
-            yield _ignored(actor, reason)
 
-
-def _ignored(actor: int, reason: str) -> str:
-    return (
-        f"{actor_name(actor)}: ignored an extra episode statistic, and will ignore others like it: {reason}; "
-        "check the info that the environment returns at the end of an episode"
-    )
+def _refuse(warned: set[int], actor: int, reason: str) -> Iterable[str]:
+    """One warning per actor; ``warned``: those that have had theirs."""
+    if actor not in warned:
+        warned.add(actor)
+        yield (
+            f"{actor_name(actor)}: ignored an extra episode statistic, and will ignore others like it: {reason}; "
+            "check the info that the environment returns at the end of an episode"
+        )
 
 
 def _best_policy(objectives: Mapping[int, float | None], earlier: Summary | None) -> int | None:

@@ -135,9 +135,7 @@ class Observers:
     @property
     def take_episodes(self) -> bool:
         """Whether any of them looks at single episodes."""
-        return any(
-            getattr(type(one), "on_episode", None) is not Observer.on_episode for one in self._observers.values()
-        )
+        return any(map(_takes_episodes, self._observers.values()))
 
     @property
     def over(self) -> bool:
@@ -168,7 +166,7 @@ class Observers:
     def on_episode(self, episode: EpisodeEnd, add: Callable[[str, int, float], bool]) -> None:
         """Call ``on_episode``; ``add(name, policy, number)`` each number it returns, False says that it is too many."""
         stats, info = json.loads(episode.numbers)
-        for name, observer in list(self._observers.items()):
+        for name, observer in [each for each in self._observers.items() if _takes_episodes(each[1])]:
             self._call(name, "on_episode", partial(_add_numbers, observer, episode, stats, info, add))
 
     def on_report(self, row: Mapping[str, float | None], last: bool) -> None:
@@ -254,6 +252,10 @@ def _create(reference: str) -> Observer:
 def _summaries_of(observer: Observer, taken: Collection[str]) -> dict[str, float]:
     """The numbers of one observer by name; raises TypeError or ValueError if one is invalid or its name is taken."""
     return _numbers_of(observer.extra_summaries(), taken)
+
+
+def _takes_episodes(observer: Observer) -> bool:
+    return getattr(type(observer), "on_episode", None) is not Observer.on_episode
 
 
 def _add_numbers(

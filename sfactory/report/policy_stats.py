@@ -19,20 +19,27 @@ class PolicyStats:
     def __init__(self, stats_avg: int, best_metric: str, earlier_episodes: int = 0) -> None:
         """best_metric: the flag save_best_metric. earlier_episodes: those of the sessions before this one."""
         self._stats_avg, self._best_metric, self._earlier_episodes = stats_avg, best_metric, earlier_episodes
-        self._metric_is_known = best_metric == REWARD
+        self._metric_is_known, self._metric_is_due = best_metric == REWARD, False
         self.episodes, self.extras = EpisodeStats(stats_avg), ExtraStats(stats_avg)
         self.last: TrainStats | None = None
         self.lag = LagStats()
         self._times: Row = dict.fromkeys(f"perf/{name}" for name in _TIMES)
 
-    def add_episodes(self, message: EpisodesDone) -> str | None:
-        """Add finished episodes; returns a warning if none of the first stats_avg reported save_best_metric."""
+    def add_episodes(self, message: EpisodesDone) -> None:
+        """Add finished episodes."""
         self.episodes.add(message.returns, message.lengths)
+
+    def missing_metric(self) -> str | None:
+        """A warning, once, if none of the first stats_avg episodes reported save_best_metric.
+
+        Only at the second call after them: observers, who may report it, get an episode later than it is counted.
+        """
+        metric = self._best_metric
         if self._metric_is_known or self.episodes.episodes < self._stats_avg:
             return None
-        self._metric_is_known = True  # the extra statistics of an episode arrive before it
-        metric = self._best_metric
-        if self.extras.window(metric) is not None:
+        self._metric_is_known = self._metric_is_due or self.extras.window(metric) is not None
+        if not self._metric_is_due or self.extras.window(metric) is not None:
+            self._metric_is_due = True
             return None
         if metric == TRUE_OBJECTIVE:
             self._best_metric = REWARD  # permanently: values of two metrics cannot be compared

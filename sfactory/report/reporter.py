@@ -70,11 +70,11 @@ class Reporter:
                     load.take()  # start-up is not part of any share
             self._line_due = Every(self._line_due.seconds)  # a line sooner would say nothing, and advise by chance
             self._console.message(f"first env step {now() - self._process_started_at:.1f} s after the start")
+        self._show_episodes()  # before the best metric, which observers may report
         for policy, mean in enumerate(reports.best_metric_means()):
             if mean is not None:
                 self._control.tell_objective(policy, mean)
         self._write_evaluations()
-        self._show_episodes()
         if self._observers and reports.updates > self._observed_updates:
             self._observed_updates = reports.updates
             self._observers.on_training_step(reports.progress())

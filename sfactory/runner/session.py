@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sfactory.benchmark.autotune import Autotune
@@ -27,6 +27,7 @@ from sfactory.experiment.summary import Outcome, Result, Summary, result_line
 from sfactory.learner.hooks import Hooks
 from sfactory.learner.initial_weights import initial_weights
 from sfactory.learner.setup import Limits
+from sfactory.model.custom import own_parts
 from sfactory.planning.agent_policies import with_policies_of_kinds
 from sfactory.planning.env_probe import probe_env
 from sfactory.planning.plan import Plan, choose_device, plan_run, require_mapping, steps_are_timed
@@ -277,8 +278,25 @@ def _log_start(config: Config, plan: Plan, resumed: Resumed | None, run_dir: Run
         f" x {layout.agents} agents" if layout.agents > 1 else "",
         *(layout.inference, plan.device, config.learner.batch_size),
     )
+    for sentence in _beside_the_usual(config):
+        _log.info("%s", sentence)
     if resumed is not None:
         _log.info("resumed at %d env steps, update %d", resumed.env_steps, resumed.updates)
+
+
+def _beside_the_usual(config: Config) -> Iterator[str]:
+    """What is learned with that most runs do without."""
+    for part, name in own_parts(config.model).items():
+        yield f"the {part} of the network is {name}"
+    population, algo = config.population, config.algo
+    if population.opponent_pool:
+        yield (
+            f"in {population.opponent_share:.0%} of episodes the opponents are drawn from the last "
+            f"{population.opponent_pool} versions of the policy, one of each {population.opponent_snapshot_env_steps} "
+            "env steps"
+        )
+    if algo.rnd:
+        yield f"new observations earn a bonus: --rnd_coeff={algo.rnd_coeff:g}, not part of any return that is shown"
 
 
 def _summary_of(config: Config, resumed: Resumed | None, status: Result) -> Summary:

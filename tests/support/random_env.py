@@ -1,9 +1,12 @@
-"""Envs of any spaces whose observations, rewards and ends are random, for one agent and for several."""
+"""Envs of any spaces whose observations, rewards and ends are random, for one agent, for several, and for unequal ones.
+
+``random_env`` and ``random_vector`` are named by --env.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import gymnasium.spaces as spaces
@@ -13,6 +16,33 @@ from sfactory.action_heads import DiscreteHead
 from sfactory.env.multi_agent import AgentsEnv, AgentsStep, Change
 from sfactory.spec import EnvSpec
 from sfactory.tensor_spec import MASK_KEY
+
+NUMBERS = spaces.Box(-2.0, 2.0, (4,), np.float32)
+IMAGE = spaces.Box(0, 255, (16, 16, 3), np.uint8)
+OBS: dict[str, dict[str, spaces.Space[Any]]] = {
+    "numbers": {"x": NUMBERS},
+    "choices": {"x": spaces.MultiDiscrete([3, 5])},
+    "image": {"camera": IMAGE},
+    "entities": {"units": spaces.Box(-1.0, 1.0, (5, 3), np.float32), "units_mask": spaces.MultiBinary(5)},
+    "several": {"x": NUMBERS, "place": spaces.Discrete(4), "camera": IMAGE, "units": spaces.Box(-1.0, 1.0, (2, 3))},
+}
+ACTIONS: dict[str, spaces.Space[Any]] = {
+    "discrete": spaces.Discrete(5),
+    "multi": spaces.MultiDiscrete([3, 4]),
+    "box": spaces.Box(-1.0, 3.0, (2,), np.float32),
+    "mixed": spaces.Dict(arm=spaces.Box(-1.0, 1.0, (2,), np.float32), fire=spaces.Discrete(3)),
+}
+
+
+def random_env(obs: str, actions: str, masked: bool, agents: str) -> Any:
+    """agents: "one", "three" equal ones, or three of which one is "unequal"."""
+    make: Any = {"one": RandomEnv, "three": RandomAgents, "unequal": RandomUnequal}[agents]
+    return make(OBS[obs], ACTIONS[actions], masked)
+
+
+def random_vector(num_envs: int, **kwargs: Any) -> gymnasium.vector.SyncVectorEnv:
+    """Of envs of one agent."""
+    return gymnasium.vector.SyncVectorEnv([lambda: random_env(**kwargs)] * num_envs)
 
 
 class RandomEnv(gymnasium.Env[Any, Any]):
@@ -84,3 +114,40 @@ class RandomAgents(AgentsEnv):
 
     def close(self) -> None:
         """There is nothing to close."""
+
+
+class RandomUnequal:
+    """RandomAgents with PettingZoo's parallel interface, where agent b sees two numbers and has two choices."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+    render_mode = None
+
+    def __init__(self, seen: dict[str, spaces.Space[Any]], action_space: spaces.Space[Any], masked: bool) -> None:
+        self._envs = {agent: RandomEnv(seen, action_space, masked) for agent in ("a", "b", "c")}
+        self._envs["b"] = RandomEnv({"y": spaces.Box(-1.0, 1.0, (2,), np.float32)}, spaces.Discrete(2), masked)
+        self.possible_agents, self.agents = list(self._envs), list[str]()
+        self._random = np.random.default_rng(0)
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        return self._envs[agent].observation_space
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        return self._envs[agent].action_space
+
+    def reset(self, seed: int | None = None, options: object = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        if seed is not None:
+            self._random = np.random.default_rng(seed)
+        self.agents = list(self.possible_agents)
+        return {agent: env.reset(seed=seed)[0] for agent, env in self._envs.items()}, {}
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        steps = {agent: self._envs[agent].step(action) for agent, action in actions.items()}
+        observations, rewards = ({agent: step[place] for agent, step in steps.items()} for place in range(2))
+        over, cut = steps["a"][2:4]
+        awake = ["a", "b", "c"] if self._random.random() < 0.7 else ["a", "b"]  # c sleeps at times
+        self.agents = [] if over or cut else awake
+        observations |= {agent: self._envs[agent]._shown() for agent in awake}
+        terminated, truncated = (dict.fromkeys(self.possible_agents, bool(flag)) for flag in (over, cut))
+        return observations, rewards, terminated, truncated, {agent: {} for agent in observations}
+
+    def close(self) -> None: ...

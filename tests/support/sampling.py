@@ -5,6 +5,7 @@ Actors and policy workers are real processes, or in serial mode objects that tak
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from multiprocessing.context import ForkServerProcess
 from typing import Any
@@ -36,19 +37,30 @@ END_S = 60.0  # bound on every wait for a process
 
 
 class Sampling:
-    """What sampling with ``config`` needs. ``shared``: what actors, policy workers and test share."""
+    """What sampling with ``config`` needs. ``shared``: what actors, policy workers and test share.
 
-    def __init__(self, config: Config, spec: EnvSpec, seed: int = 1) -> None:
+    model, flat: of policy 0, and, where agents do not differ, of all.
+    """
+
+    def __init__(self, config: Config, spec: EnvSpec, seed: int = 1, kinds: tuple[str, ...] = ()) -> None:
+        """``kinds``: by policy, the kind of agents that it plays."""
         inference = config.sampling.inference
         assert inference != "auto"
         self.config, self._seed = config, seed
-        self.model = ActorCritic(spec, config.model)
-        self.layout = Layout.plan(
+        self.models = [ActorCritic(spec.part(kind), config.model) for kind in kinds or ("",)]
+        self.model, self.flats = self.models[0], [FlatState(model) for model in self.models]
+        self.flat = self.flats[0]
+        planned = Layout.plan(
             config.sampling, config.learner, inference, self.model.state_size, 0, config.population, spec.num_agents
         )
-        self.flat = FlatState(self.model)
-        self.shared = SharedObjects(spec, self.layout, self.flat.block.numel())
+        self.layout = dataclasses.replace(planned, kinds=kinds)
+        self.shared = SharedObjects(spec, self.layout, max(flat.block.numel() for flat in self.flats))
         self.assembler = self.batcher(0)
+
+    def publish(self, version: int) -> None:
+        """Publish the present weights of all policies."""
+        for policy, weights in enumerate(self.shared.weights):
+            weights.publish(self.flats[policy if len(self.flats) > 1 else 0].to_host(), version)
 
     def batcher(self, policy: int) -> Batcher:
         """What fills datasets of that policy."""
@@ -74,8 +86,7 @@ class SerialSampler(Sampling):
 
     def __enter__(self) -> SerialSampler:
         shared, config, seed, layout = self.shared, self.config, self._seed, self.layout
-        for weights in self.shared.weights:
-            weights.publish(self.flat.to_host(), 0)
+        self.publish(0)
         self._workers: list[Any] = []
         for number, name in enumerate(layout.policy_worker_names):
             setup = PolicySetup(config, shared, number, seed, 0, "cpu")
@@ -98,12 +109,13 @@ class SerialSampler(Sampling):
 
     def fill(self, staging: Staging) -> None:
         staging.clear()
-        self._turns_until(lambda: self.assembler.advance(staging, 0), "no dataset came")
+        self.turns_until(lambda: self.assembler.advance(staging, 0), "no dataset came")
 
     def wait_until_held_back(self) -> None:
-        self._turns_until(lambda: self.held_back, "not held back")
+        self.turns_until(lambda: self.held_back, "not held back")
 
-    def _turns_until(self, predicate: Callable[[], bool], problem: str) -> None:
+    def turns_until(self, predicate: Callable[[], bool], problem: str) -> None:
+        """Let the workers take turns until ``predicate()``; fails with ``problem`` if it never comes true."""
         for _ in range(TURNS):
             self.take_turns()
             if predicate():

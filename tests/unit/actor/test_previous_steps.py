@@ -20,10 +20,9 @@ from sfactory.errors import EnvError
 from sfactory.shared.trajectories import Slot, TrajectoryBuffer
 from sfactory.spec import LAST_ACTION, LAST_REWARD, EnvSpec, TensorSpec
 from tests.support.parts import SCALAR, small_layout
-from tests.support.random_env import RandomAgents
+from tests.support.random_env import ACTIONS, OBS, RandomAgents
 from tests.support.scripted_env import ScriptedEnv
 from tests.unit.actor.test_split import CASES, T
-from tests.unit.learner.test_network_grid import ACTIONS, OBS
 
 BOTH = ModelConfig(core_inputs=("action", "reward"))
 

@@ -173,10 +173,20 @@ def test_legal_actions_are_drawn_from_all_that_are_legal() -> None:
 class MaskedUnequal(Unequal):
     """Agents of different spaces, one of which has a mask in its infos."""
 
+    legal = {"guide": {"action_mask": np.array([1, 0, 1], np.int8)}}  # noqa: RUF012 - never changed
+
     def reset(self, seed: int | None = None, options: object = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        return super().reset(seed, options)[0], {"guide": {"action_mask": np.ones(3, np.int8)}}
+        return super().reset(seed, options)[0], self.legal
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        assert actions["guide"] != 1
+        return *super().step(actions)[:-1], self.legal
 
 
-def test_masks_in_infos_of_agents_of_different_spaces_are_found_and_refused() -> None:
-    with pytest.raises(EnvError, match=r"info\['action_mask'\] masks discrete actions"):
-        examine(EnvFactory("tests.unit.env.test_action_masks:MaskedUnequal", info_action_mask="auto"))
+def test_masks_in_infos_of_agents_of_different_spaces_are_those_of_their_kind() -> None:
+    probed = examine(EnvFactory("tests.unit.env.test_action_masks:MaskedUnequal", info_action_mask="auto"))
+
+    assert probed.info_action_mask
+    masks = {kind: probed.spec.part(kind).masks for kind in probed.spec.kinds}
+    assert masks.pop("mover_0") == ()
+    assert [(path, leaf.heads) for path, leaf in masks["guide"]] == [("action_mask/guide", (3,))]

@@ -173,11 +173,24 @@ def test_agents_with_different_spaces_fill_the_entry_of_their_kind() -> None:
     assert env.taken == [{"x": 1, "y": 4, "z": 5}]
 
 
-def test_agents_with_different_spaces_and_masks_are_refused_by_name() -> None:
-    env = Parallel()
-    env.spaces["y"] = spaces.Dict(action_mask=spaces.MultiBinary(3), seen=BOX)
+def test_masks_of_agents_with_different_spaces_stand_by_kind() -> None:
+    env, tree = Parallel(), spaces.Tuple([spaces.MultiBinary(3)])
+    env.possible_agents = env.start = ["x", "y"]
+    env.spaces["y"] = spaces.Dict(action_mask=tree, seen=BOX)
+    shown = {"seen": np.zeros(1, np.float32), "action_mask": (np.array([0, 1, 0], np.int8),)}
+    env.reset = lambda seed=None, options=None: ({"x": "x", "y": shown}, {})  # type: ignore[method-assign]
+    env.agents = ["x", "y"]
+    agents = agents_env_of(env)
+    assert isinstance(agents, UnequalAgents)
 
-    with pytest.raises(EnvError, match=r"agent 'y' has an action mask, and not all agents have the same spaces"):
+    assert agents.observation_space == spaces.Dict(x=BOX, y=spaces.Dict(seen=BOX), action_mask=spaces.Dict(y=tree))
+    assert [path for path, _ in agents.spec.part("x").obs] == ["x"]
+    assert [path for path, _ in agents.spec.part("y").obs] == ["action_mask/y/0", "y/seen"]
+    masks = [obs["action_mask"]["y"][0].tolist() for obs in agents.reset()]
+    assert masks == [[1, 1, 1], [0, 1, 0]]  # of what an agent does not choose, nothing is forbidden
+
+    env.possible_agents = ["action_mask", "y"]
+    with pytest.raises(EnvError, match="an agent is called 'action_mask'"):
         agents_env_of(env)
 
 
