@@ -23,6 +23,7 @@ $(STAMP): setup.py constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "sfactory needs Python 3.11 or newer, and '$(PYTHON)' is older or cannot be run: make PYTHON=/path/to/python3.11 ..." >&2; exit 2; }
 	test -x $(VENV)/bin/pip || "$(PYTHON)" -m venv --clear $(VENV)
+	@echo "installing sfactory and the packages it needs into $(VENV): some minutes, without output"
 	$(PY) -m pip install --disable-pip-version-check -q -e '.[dev]' -c constraints.txt
 	@touch $@
 
