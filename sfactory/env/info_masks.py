@@ -30,10 +30,10 @@ def has_info_mask(observation_space: spaces.Space[Any], info: Any) -> bool:
     return not in_obs and isinstance(info, Mapping) and MASK_KEY in info
 
 
-def has_choices(observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> bool:
-    """Whether there are discrete actions, which masks are for."""
+def _can_be_masked(observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> bool:
+    """Whether there are discrete actions, and no mask of them is among the observations."""
     heads = EnvSpec.of_spaces(observation_space, action_space).actions
-    return any(isinstance(head, DiscreteHead) for head in heads)
+    return any(isinstance(head, DiscreteHead) for head in heads) and has_info_mask(observation_space, {MASK_KEY: None})
 
 
 class MaskJoiner:
@@ -52,9 +52,12 @@ class MaskJoiner:
         parts = dict(observation_space) if isinstance(observation_space, spaces.Dict) else {OBS_KEY: observation_space}
         self.space = spaces.Dict({**parts, MASK_KEY: spaces.MultiBinary(choices)})
 
-    def join(self, obs: Any, info: Any) -> dict[str, Any]:
-        """The observation with the mask of ``info``; raises BadObservation if it does not fit the actions."""
-        mask = np.zeros(self._shape, np.int8)
+    def join(self, obs: Any, info: Any, otherwise: int = 0) -> dict[str, Any]:
+        """The observation with the mask of ``info``; raises BadObservation if it does not fit the actions.
+
+        otherwise: what each element is where the info has no mask.
+        """
+        mask = np.full(self._shape, otherwise, np.int8)
         if MASK_KEY in info:
             try:
                 mask[:] = _flat(info[MASK_KEY]).reshape(self._shape)
@@ -116,10 +119,11 @@ class InfoMaskAgentsEnv:
 
     def __init__(self, env: Any) -> None:
         self._env = env
-        # Agents without discrete actions, if there are others, have nothing to mask.
+        # Some agents may have nothing to mask, or their masks in the observations.
         spaces_of = {agent: (env.observation_space(agent), env.action_space(agent)) for agent in env.possible_agents}
-        masked = [agent for agent in env.possible_agents if has_choices(*spaces_of[agent])] or env.possible_agents
+        masked = [agent for agent in env.possible_agents if _can_be_masked(*spaces_of[agent])] or env.possible_agents
         self._masks = {agent: MaskJoiner(*spaces_of[agent]) for agent in masked}
+        self._have_given: set[Any] = set()  # agents that have had a mask; to others all is legal
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)
@@ -151,4 +155,8 @@ class InfoMaskAgentsEnv:
         return {agent: self._join(agent, obs, infos.get(agent, {})) for agent, obs in observations.items()}
 
     def _join(self, agent: Any, obs: Any, info: Any) -> Any:
-        return self._masks[agent].join(obs, info) if agent in self._masks else obs
+        if agent not in self._masks:
+            return obs
+        if MASK_KEY in info:
+            self._have_given.add(agent)
+        return self._masks[agent].join(obs, info, otherwise=int(agent not in self._have_given))

@@ -307,8 +307,8 @@ class UnequalAgents(AgentsEnv):
                 masks[kind] = observed.spaces[MASK_KEY]
                 observed = spaces.Dict({key: leaf for key, leaf in observed.spaces.items() if key != MASK_KEY})
             seen[kind] = observed
-        if masks and MASK_KEY in seen:
-            raise EnvError(f"an agent is called {MASK_KEY!r}, as the action masks are: give it another name")
+        if MASK_KEY in seen:
+            raise EnvError(f"an agent is called {MASK_KEY!r}, which is the name of action masks: give it another one")
         self.observation_space = spaces.Dict({**seen, MASK_KEY: spaces.Dict(masks)} if masks else seen)
         self._blank = blank(self.observation_space)
         if masks:

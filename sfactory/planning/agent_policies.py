@@ -18,9 +18,17 @@ from sfactory.spec import EnvSpec
 def with_policies_of_kinds(resolved: Resolved, spec: EnvSpec) -> Resolved:
     """The config with a policy for each kind of agents, if agents differ and no mapping by names is set.
 
-    Raises ConfigError if policies are set otherwise.
+    Raises ConfigError if policies are set otherwise, or a mask is named.
     """
     population = resolved.config.population
+    masks = [entry for entry in resolved.config.model.obs_layout if entry.endswith("=mask")]
+    if spec.kinds and masks:
+        raise ConfigError(
+            [
+                f"{assigned('obs_layout', masks)}: where agents have different spaces, the mask of a kind is known by "
+                "its name: call it action_mask in the env"
+            ]
+        )
     if not spec.kinds or agents_by_pattern(population.policy_mapping):
         return resolved
     kinds = list(dict.fromkeys(spec.kinds))
@@ -55,6 +63,9 @@ def kinds_of_policies(config: Config, spec: EnvSpec) -> tuple[str, ...]:
         )
     if not spec.kinds:
         return ()
+    for kind in dict.fromkeys(spec.kinds):
+        if all(leaf.is_mask for _, leaf in spec.part(kind).obs):
+            raise ConfigError([f"agents with the spaces of {kind!r} have no observation beside an action mask"])
     kinds: list[str] = []
     for policy in range(population.num_policies):
         own = [agent for agent, plays in enumerate(chosen) if plays == policy]

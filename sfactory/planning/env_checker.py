@@ -103,8 +103,9 @@ def check_agents_env(env: AgentsEnv, name: str, find_masks: bool = False) -> Env
                 raise MasksInInfo
         elif isinstance(env, UnequalAgents) and find_masks:
             given, own = _first_reset(env.env.env), env.env
-            infos = given[1].values() if isinstance(own, ParallelAgents) else [own.env.last()[-1]]
-            if any(has_info_mask(env.observation_space, info) for info in infos):
+            infos = given[1] if isinstance(own, ParallelAgents) else own.env.infos
+            seen_by = {agent: seen for agent, (seen, _) in zip(own.env.possible_agents, own.spaces, strict=True)}
+            if any(agent in seen_by and has_info_mask(seen_by[agent], info) for agent, info in infos.items()):
                 raise MasksInInfo
         _play(env, spec)
     return spec

@@ -7,8 +7,9 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from sfactory.actor.multi_agent_split import MOST_NAMED
 from sfactory.actor.opponents import sides_of
-from sfactory.checkpoint import CheckpointDir
+from sfactory.checkpoint import CheckpointDir, Kind
 from sfactory.config.commands import MatchConfig, PolicyFlags
 from sfactory.config.flags import shown
 from sfactory.env.lifecycle import close_env
@@ -80,7 +81,8 @@ def play_matches(runs: Sequence[str], config: MatchConfig) -> str:
     torch.set_num_threads(1)
     contestants = [each for run in runs for each in _contestants(run, config)]
     if len(contestants) < 2:
-        raise ConfigError([f"{' '.join(runs)}: there is one policy alone; name another run, or one with milestones"])
+        more = "name another run, or one with older milestones and --snapshots above 0"
+        raise ConfigError([f"{' '.join(runs)}: there is one policy alone; {more}"])
     first = contestants[0].saved
     if others := {each.saved.config.run.env for each in contestants} - {first.config.run.env}:
         raise ConfigError([f"the runs have different environments, {first.config.run.env} and {', '.join(others)}"])
@@ -123,19 +125,19 @@ def _contestants(run: str, config: MatchConfig) -> Iterator[Contestant]:
         env=config.env,
         trust_run_dir=config.trust_run_dir,
     )
-    steps = [int(kind)] if kind.isdecimal() else []
-    if form[2] is None and config.snapshots:
-        known = CheckpointDir(folder / f"checkpoint_p{policy}", 1).env_steps_of("milestone")
-        chosen = np.linspace(0, len(known) - 1, min(config.snapshots, len(known))).round().astype(int)
-        steps = [known[place] for place in chosen]
-    newest = (
-        None if kind.isdecimal() else _contestant(run, PolicyFlags(**{**vars(wanted), "load_checkpoint_kind": kind}))
-    )
+    newest, steps = None, list[int]()
+    if kind.isdecimal():
+        steps = [int(kind)]
+    else:
+        newest = _contestant(run, replace(wanted, load_checkpoint_kind=cast(Kind, kind)))
+        if form[2] is None:
+            milestones = CheckpointDir(folder / f"checkpoint_p{policy}", 1).env_steps_of("milestone")
+            older = [env_steps for env_steps in milestones if env_steps != newest.saved.state.env_steps]
+            chosen = np.linspace(0, len(older) - 1, min(config.snapshots, len(older))).round().astype(int)
+            steps = [older[place] for place in chosen]
     for env_steps in steps:
-        if newest is not None and env_steps == newest.saved.state.env_steps:
-            continue  # the same weights
-        flags = {**vars(wanted), "checkpoint_env_steps": env_steps, "load_checkpoint_kind": "milestone"}
-        yield _contestant(f"{form[1]}:{policy}:{env_steps}", PolicyFlags(**flags))
+        flags = replace(wanted, checkpoint_env_steps=env_steps, load_checkpoint_kind="milestone")
+        yield _contestant(f"{form[1]}:{policy}:{env_steps}", flags)
     if newest is not None:
         yield newest
 
@@ -179,7 +181,7 @@ def _result(
     table = [
         [None if i == j else points[i, j] / matches[i, j] for j in range(len(players))] for i in range(len(players))
     ]
-    _log.info("rating and share of the points against each, in the order in which the policies were named")
+    _log.info("number, rating, and share of the points against each, in the order of the numbers")
     for place in sorted(range(len(players)), key=lambda i: -rated[i]):
         shares = " ".join("   - " if share is None else f"{share:5.2f}" for share in table[place])
         _log.info("%2d %7.1f  %s  %s", place, rated[place], shares, contestants[place].name)

@@ -37,10 +37,13 @@ class PolicyStats:
         metric = self._best_metric
         if self._metric_is_known or self.episodes.episodes < self._stats_avg:
             return None
-        self._metric_is_known = self._metric_is_due or self.extras.window(metric) is not None
-        if not self._metric_is_due or self.extras.window(metric) is not None:
+        if self.extras.window(metric) is not None:
+            self._metric_is_known = True
+            return None
+        if not self._metric_is_due:
             self._metric_is_due = True
             return None
+        self._metric_is_known = True
         if metric == TRUE_OBJECTIVE:
             self._best_metric = REWARD  # permanently: values of two metrics cannot be compared
             consequence = "the best policy is the one with the highest return"

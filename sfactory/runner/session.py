@@ -285,15 +285,15 @@ def _log_start(config: Config, plan: Plan, resumed: Resumed | None, run_dir: Run
 
 
 def _beside_the_usual(config: Config) -> Iterator[str]:
-    """What is learned with that most runs do without."""
+    """Sentences on what most runs do not use: networks of one's own, a pool of opponents, a bonus."""
     for part, name in own_parts(config.model).items():
-        yield f"the {part} of the network is {name}"
+        yield f"{'the whole network' if part == 'model' else f'the {part} of the network'} is {name}"
     population, algo = config.population, config.algo
     if population.opponent_pool:
         yield (
-            f"in {population.opponent_share:.0%} of episodes the opponents are drawn from the last "
-            f"{population.opponent_pool} versions of the policy, one of each {population.opponent_snapshot_env_steps} "
-            "env steps"
+            f"in {100 * population.opponent_share:g}% of episodes the opponents are drawn from the last "
+            f"{population.opponent_pool} versions of the policy, one for every "
+            f"{population.opponent_snapshot_env_steps} env steps"
         )
     if algo.rnd:
         yield f"new observations earn a bonus: --rnd_coeff={algo.rnd_coeff:g}, not part of any return that is shown"

@@ -82,6 +82,14 @@ def covering(cases: list[Case]) -> list[Case]:
     return chosen
 
 
+def thinned(cases: list[Case]) -> list[Case]:
+    """One of all that differ in ``layers`` and ``core_inputs`` alone, each time another one."""
+    alike: dict[Case, list[Case]] = {}
+    for case in cases:
+        alike.setdefault(case._replace(layers="", core_inputs=False), []).append(case)
+    return [group[number % len(group)] for number, group in enumerate(alike.values())]
+
+
 def config_of(case: Case) -> Config:
     memory = {} if case.memory == "none" else {"use_rnn": True, "rnn_type": case.memory, "rnn_size": 6}
     # Of unequal agents an observation has its kind in its path.
@@ -192,16 +200,15 @@ def check(case: Case) -> None:
     with sampler:
         policies = [Policy(sampler, policy) for policy in range(sampler.layout.num_policies)]
         for version in range(2):
-            for policy in policies:
-                policy.staging.clear()
+            if version:
+                sampler.wait_until_held_back()
+                for policy in policies:
+                    policy.batcher.discard()  # what was acted with the old weights
+                    policy.staging.clear()
+                sampler.publish(version)
             sampler.turns_until(lambda: sum(map(Policy.needs_steps, policies)) == 0, "no datasets came")
             for policy in policies:
                 policy.learn(version)
-            # What was acted with the old weights is left out.
-            sampler.wait_until_held_back()
-            for policy in policies:
-                policy.batcher.discard()
-            sampler.publish(version + 1)
 
 
 def test_all_pairs_learn_from_what_they_acted() -> None:
@@ -218,6 +225,6 @@ def test_all_pairs_learn_from_what_they_acted() -> None:
 @pytest.mark.parametrize("obs", [long(name) for name in OBS])
 @pytest.mark.parametrize("actions", list(ACTIONS))
 def test_all_combinations_learn_from_what_they_acted(obs: str, actions: str) -> None:
-    for case in grid():
+    for case in thinned(grid()):
         if (case.obs, case.actions) == (obs, actions):
             check(case)

@@ -88,8 +88,8 @@ def test_a_match_rates_the_snapshots_of_a_run_and_refuses_what_cannot_meet(
     assert code == ExitCode.DONE
     names = [player["name"] for player in result["players"]]
     # The last of the snapshots is the newest checkpoint.
-    assert snapshots(run)[-1] == result["players"][1]["env_steps"]
-    assert names == [f"run:0:{first}", "run", f"run:0:{first}"]
+    assert snapshots(run)[-1] == result["players"][2]["env_steps"]
+    assert names == [f"run:0:{first}", f"run:0:{snapshots(run)[-2]}", "run", f"run:0:{first}"]
     assert sum(player["rating"] for player in result["players"]) == pytest.approx(0.0, abs=1.0)
     for i, row in enumerate(result["points"]):
         assert row[i] is None

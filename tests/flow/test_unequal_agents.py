@@ -13,7 +13,7 @@ from tests.support.long import long
 from tests.support.trainer import RunTrainer
 from tests.support.warm_process import finished
 
-ENV = "tests.support.unequal_agents:Unequal"
+ENV = "tests.support.unequal_agents:MaskedUnequal"
 
 
 @pytest.mark.parametrize("inference", ["central", long("local")])

@@ -66,10 +66,21 @@ class RandomEnv(gymnasium.Env[Any, Any]):
         return self._shown(), {}
 
     def step(self, action: Any) -> Any:
-        if not self.action_space.contains(action):
-            raise ValueError(f"{action} is no action")
+        if not self.action_space.contains(action) or not self._is_legal(action):
+            raise ValueError(f"{action} is no legal action")
+        return self.wait()
+
+    def wait(self) -> Any:
+        """A step without an action."""
         reward, end = float(self._random.normal()), self._random.random()
         return self._shown(), reward, bool(end < 0.1), bool(end > 0.9), {}
+
+    def _is_legal(self, action: Any) -> bool:
+        if not self._masked:
+            return True
+        chosen = action["fire"] if isinstance(action, dict) else action  # the Box of the mixed actions has no mask
+        firsts = np.cumsum([0, *self._choices[:-1]])
+        return bool(self._mask[firsts + np.atleast_1d(chosen)].all())
 
     def _shown(self) -> dict[str, Any]:
         obs = self.observation_space.sample()
@@ -77,7 +88,7 @@ class RandomEnv(gymnasium.Env[Any, Any]):
             masks = [self._random.integers(2, size=n) for n in self._choices]
             for mask in masks:
                 mask[self._random.integers(len(mask))] = 1
-            obs[MASK_KEY] = np.concatenate(masks).astype(np.int8)
+            self._mask = obs[MASK_KEY] = np.concatenate(masks).astype(np.int8)
         return dict(obs)
 
 
@@ -101,7 +112,7 @@ class RandomAgents(AgentsEnv):
 
     def step(self, actions: Sequence[Any]) -> AgentsStep:
         pairs = zip(self._envs, actions, self._active, strict=True)
-        steps = [env.step(action if acts else env.action_space.sample()) for env, action, acts in pairs]
+        steps = [env.step(action) if acts else env.wait() for env, action, acts in pairs]
         observations, rewards, terminated, truncated, _ = zip(*steps, strict=True)
         ends = [terminated[0]] * 3, [truncated[0] and not terminated[0]] * 3
         before, self._active = self._active, [True, True, bool(self._random.random() < 0.7)]

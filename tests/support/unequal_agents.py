@@ -54,3 +54,16 @@ class Unequal:
         noise = self._rng.uniform(-1, 1, (3, 5)).astype(np.float32)
         guide = {"goal": self._goal, "noise": noise[0, :2]}
         return {"guide": guide, "mover_0": noise[1], "mover_1": noise[2]}
+
+
+class MaskedUnequal(Unequal):
+    """The same with a mask in the infos of the guide, which may never choose 1."""
+
+    infos: ClassVar[dict[str, Any]] = {"guide": {"action_mask": np.array([1, 0, 1], np.int8)}}
+
+    def reset(self, seed: int | None = None, options: object = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        return super().reset(seed, options)[0], self.infos
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        assert actions["guide"] != 1
+        return *super().step(actions)[:-1], self.infos

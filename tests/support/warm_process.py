@@ -121,7 +121,8 @@ def finished(
     module: str, *argv: str, cwd: Path | None = None, packages: Path | None = None, within_s: float = 300.0
 ) -> subprocess.CompletedProcess[str]:
     """``python -m MODULE ARGUMENTS`` that has ended. packages: a folder of installed ones that it can import, too."""
-    with tempfile.TemporaryDirectory() as folder:
+    # A run that is killed at the limit leaves processes that may still write.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         stdout, stderr = Path(folder, "stdout"), Path(folder, "stderr")
         env = {**environment(), MARK: uuid.uuid4().hex, **({} if packages is None else {"PYTHONPATH": str(packages)})}
         run = warm_process().start(module, argv, cwd=cwd or Path(folder), env=env, stdout=stdout, stderr=stderr)
@@ -129,6 +130,9 @@ def finished(
             return subprocess.CompletedProcess(
                 [module, *argv], run.wait(within_s), stdout.read_text(), stderr.read_text()
             )
+        except subprocess.TimeoutExpired as error:
+            error.add_note(stderr.read_text())
+            raise
         finally:
             run.kill()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import gymnasium.spaces as spaces
@@ -12,13 +12,12 @@ import pytest
 from sfactory.config.schema import ModelConfig
 from sfactory.env.conversion import BadObservation
 from sfactory.env.factory import EnvFactory
-from sfactory.env.info_masks import MaskJoiner
+from sfactory.env.info_masks import InfoMaskAgentsEnv, MaskJoiner
 from sfactory.env.legal_actions import LegalActions, legal_rows
 from sfactory.errors import EnvError
 from sfactory.planning.env_probe import examine
 from sfactory.spec import EnvSpec
 from sfactory_envs.synthetic.masked_arms import MaskedArms
-from tests.support.unequal_agents import Unequal
 
 ARMS = "sfactory_envs.synthetic.masked_arms:MaskedArms"
 
@@ -170,23 +169,60 @@ def test_legal_actions_are_drawn_from_all_that_are_legal() -> None:
     assert first["action/0"].tolist() == [np.flatnonzero(obs["action_mask"])[0]]
 
 
-class MaskedUnequal(Unequal):
-    """Agents of different spaces, one of which has a mask in its infos."""
+class InTurn:
+    """Two agents of PettingZoo's interface of turns. Each has a box to choose from, or three choices.
 
-    legal = {"guide": {"action_mask": np.array([1, 0, 1], np.int8)}}  # noqa: RUF012 - never changed
+    The second gives masks in its infos that forbid the choice 1.
+    """
 
-    def reset(self, seed: int | None = None, options: object = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        return super().reset(seed, options)[0], self.legal
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+    render_mode = None
 
-    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-        assert actions["guide"] != 1
-        return *super().step(actions)[:-1], self.legal
+    def __init__(self) -> None:
+        self.possible_agents, self.agents = ["mover", "guide"], list[str]()
+        self._acts = {"mover": spaces.Box(-1, 1, (2,)), "guide": spaces.Discrete(3)}
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        return spaces.Box(-1, 1, (2,))
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        return self._acts[agent]
+
+    def reset(self, seed: int | None = None, options: object = None) -> None:
+        self.agents, self.agent_selection, self._turns = list(self.possible_agents), "mover", 0
+        self.infos = {"mover": {}, "guide": {"action_mask": np.array([1, 0, 1], np.int8)}}
+
+    def last(self) -> tuple[Any, ...]:
+        over = self._turns >= 20
+        return np.zeros(2, np.float32), 0.0, over, False, self.infos[self.agent_selection]
+
+    def step(self, action: Any) -> None:
+        self._turns += 1
+        if action is None:
+            self.agents.remove(self.agent_selection)
+        assert self.agent_selection == "mover" or action != 1
+        self.agent_selection = "guide" if self.agent_selection == "mover" else "mover"
+
+    def agent_iter(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 def test_masks_in_infos_of_agents_of_different_spaces_are_those_of_their_kind() -> None:
-    probed = examine(EnvFactory("tests.unit.env.test_action_masks:MaskedUnequal", info_action_mask="auto"))
+    for name in ("tests.support.unequal_agents:MaskedUnequal", "tests.unit.env.test_action_masks:InTurn"):
+        probed = examine(EnvFactory(name, info_action_mask="auto"))
 
-    assert probed.info_action_mask
-    masks = {kind: probed.spec.part(kind).masks for kind in probed.spec.kinds}
-    assert masks.pop("mover_0") == ()
-    assert [(path, leaf.heads) for path, leaf in masks["guide"]] == [("action_mask/guide", (3,))]
+        assert probed.info_action_mask
+        for kind in probed.spec.kinds:
+            masks = [(path, leaf.heads) for path, leaf in probed.spec.part(kind).masks]
+            assert masks == ([("action_mask/guide", (3,))] if kind == "guide" else [])
+
+
+def test_an_agent_without_masks_in_its_infos_may_do_anything() -> None:
+    env = InfoMaskAgentsEnv(Pair())
+    given = {"action_mask": np.zeros(50, np.int8)}
+    shown = [
+        env._join(agent, {"context": 0}, info)["action_mask"] for agent, info in (("a", given), ("a", {}), ("b", {}))
+    ]
+    assert [mask.any() for mask in shown] == [False, False, True]
+    assert shown[2].all()
