@@ -15,6 +15,11 @@ from tests.support.warm_process import finished
 ARMS = "sfactory_envs.synthetic.masked_arms:MaskedArms"
 STRICT = "tests.unit.env.test_action_masks"  # envs that raise on an illegal action
 MILLION = "--train_for_env_steps=1000000"
+COMMON = (
+    *("--device=cpu", "--seed=1", "--max_env_restarts=0"),  # an env that raises fails the run
+    *("--encoder_mlp_layers=64", "--gamma=0.5", "--learning_rate=2e-3", "--num_workers=2", "--num_envs_per_worker=64"),
+    *("--rollout=10", "--batch_size=1280", "--num_batches_per_epoch=2", "--num_epochs=2"),
+)
 LAYOUTS = {
     "local": (f"--env={ARMS}", "--inference=local", MILLION),
     "central": (f"--env={ARMS}", "--inference=central", MILLION),
@@ -33,8 +38,7 @@ CASES = [long(flags, id=name) for name, flags in LAYOUTS.items()]
     "flags", [pytest.param((f"--env={ARMS}", "--train_for_env_steps=6000"), id="short run"), *CASES]
 )
 def test_no_illegal_arm_is_pulled(tmp_path: Path, flags: tuple[str, ...]) -> None:
-    common = ("--device=cpu", "--seed=1", "--max_env_restarts=0")  # one that raises fails the run
-    done = finished("sfactory.train", f"--train_dir={tmp_path}", *common, *flags, within_s=LIMIT_S)
+    done = finished("sfactory.train", f"--train_dir={tmp_path}", *COMMON, *flags, within_s=LIMIT_S)
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert result["episode_extra_stats"]["illegal"] == 0.0
