@@ -20,8 +20,8 @@ FLAGS = (
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_the_end_of_a_long_corridor_is_found_with_the_bonus_alone(tmp_path: Path, seed: int) -> None:
-    plain = run_module("sfactory.train", tmp_path, *FLAGS, f"--seed={seed}", "--experiment=plain")
-    curious = run_module("sfactory.train", tmp_path, *FLAGS, f"--seed={seed}", "--experiment=curious", "--rnd=True")
+    plain = run_module("sfactory.train", tmp_path / "plain", *FLAGS, f"--seed={seed}")
+    curious = run_module("sfactory.train", tmp_path / "curious", *FLAGS, f"--seed={seed}", "--rnd=True")
 
     assert plain["best_episode_return_mean"] == 0.0
     assert float(str(curious["episode_return_mean"])) > 0.8
