@@ -1,4 +1,4 @@
-"""Tic-tac-toe, learned by self-play alone, is hardly ever lost against random moves, without an illegal one."""
+"""Tic-tac-toe, learned by play against oneself and one's past, beats random moves, without an illegal one."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ from sfactory.experiment.saved_policy import SavedPolicy
 from tests.learning.test_cartpole import run_module
 
 ENV = "--env=pettingzoo:classic.tictactoe_v3"
-FLAGS = ("--num_workers=1", "--num_envs_per_worker=64", "--batch_size=4096", "--learning_rate=0.002")
-GAMES = 500  # as either player
+FLAGS = (
+    *("--num_workers=1", "--num_envs_per_worker=64", "--batch_size=4096", "--learning_rate=0.002"),
+    # The pool holds all versions from the first on, which plays at random: what beats weak players is not forgotten.
+    *("--opponent_pool=12", "--opponent_snapshot_env_steps=20000", "--opponent_share=0.8"),
+)
+GAMES = 1000  # as either player
 
 
 @pytest.mark.long
-def test_self_play_of_tic_tac_toe_beats_random_moves_as_first_and_rarely_loses_as_second_player(tmp_path: Path) -> None:
+def test_random_moves_are_beaten_in_95_of_100_games(tmp_path: Path) -> None:
     common = ("--serial_mode=True", "--device=cpu", "--seed=1", "--train_for_env_steps=250000")
     run_module("sfactory.train", tmp_path, ENV, *common, *FLAGS)
 
-    (won, lost), (_, lost_as_second) = (play(tmp_path, player) for player in range(2))
+    results = [play(tmp_path, player) for player in range(2)]
 
-    # Against itself a policy learns not to lose. As second player it need not win: that is up to the first.
-    assert won >= 0.95
-    assert lost <= 0.02
-    assert lost_as_second <= 0.05
+    # The most that is possible, by all moves of the game: 99.5 of 100 as first player, 93.9 as second.
+    assert sum(won for won, _ in results) / 2 >= 0.95
+    assert all(lost <= 0.05 for _, lost in results)
 
 
 def play(train_dir: Path, player: int) -> tuple[float, float]:
