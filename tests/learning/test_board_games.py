@@ -1,7 +1,8 @@
-"""Tic-tac-toe, learned by play against oneself and one's past, beats random moves, without an illegal one."""
+"""Board games, learned by play against oneself and one's past: random moves are beaten, and ratings rise."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from sfactory.config.enjoy import read_enjoy_line
 from sfactory.env.conversion import ObsWriter
 from sfactory.experiment.saved_policy import SavedPolicy
 from tests.learning.test_cartpole import run_module
+from tests.support.warm_process import finished
 
-ENV = "--env=pettingzoo:classic.tictactoe_v3"
+ENV, CONNECT_FOUR = "--env=pettingzoo:classic.tictactoe_v3", "--env=pettingzoo:classic.connect_four_v3"
 FLAGS = (
     *("--num_workers=1", "--num_envs_per_worker=64", "--batch_size=4096", "--learning_rate=0.002"),
     # The pool holds all versions from the first on, which plays at random: what beats weak players is not forgotten.
@@ -33,6 +35,28 @@ def test_random_moves_are_beaten_in_95_of_100_games(tmp_path: Path) -> None:
     # The most that is possible, by all moves of the game: 99.5 of 100 as first player, 93.9 as second.
     assert sum(won for won, _ in results) / 2 >= 0.95
     assert all(lost <= 0.05 for _, lost in results)
+
+
+@pytest.mark.long
+def test_each_snapshot_of_connect_four_is_better_than_those_before_it(tmp_path: Path) -> None:
+    flags = (
+        "--serial_mode=True",
+        "--device=cpu",
+        "--seed=1",
+        "--train_for_env_steps=250000",
+        "--encoder_mlp_layers=128",
+    )
+    sizes = ("--num_workers=1", "--num_envs_per_worker=64", "--batch_size=4096", "--learning_rate=0.001")
+    pool = ("--opponent_pool=8", "--opponent_snapshot_env_steps=25000")
+    run_module("sfactory.train", tmp_path, CONNECT_FOUR, *flags, *sizes, *pool)
+
+    where = (f"--train_dir={tmp_path}", CONNECT_FOUR, "--snapshots=5", "--episodes=60")
+    table = json.loads(finished("sfactory.match", "cartpole", *where).stdout)
+
+    ratings = [player["rating"] for player in table["players"]]
+    assert len(ratings) == 6
+    assert ratings == sorted(ratings)
+    assert ratings[-1] - ratings[0] > 400  # ten times the points
 
 
 def play(train_dir: Path, player: int) -> tuple[float, float]:
