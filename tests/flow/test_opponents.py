@@ -44,6 +44,7 @@ def test_opponents_are_saved_rated_and_come_back_when_the_run_is_resumed(
 ) -> None:
     run = run_trainer(**FLAGS, **flags, train_for_env_steps=3_000).done()
 
+    assert f"in 50% of episodes the opponents are drawn from the last {POOL} versions of the policy" in run.stderr
     saved = snapshots(run)
     assert saved[0] == 0
     assert len(saved) > POOL + 1

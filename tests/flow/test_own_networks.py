@@ -52,6 +52,7 @@ def test_own_attention_trains_resumes_plays_and_is_exported_and_trusted_only_by_
     own = {"encoder": f"{HERE}:Attention", "core": f"{HERE}:LeakyCore", "use_rnn": True, "encoder_mlp_layers": None}
     kwargs = {"model_kwargs": {"encoder": {"size": 8}, "core": {"size": 4}}, "core_inputs": ("action", "reward")}
     run = run_trainer(**own, **kwargs, inference="local", train_for_env_steps=2_000).done()
+    assert f"the encoder of the network is {HERE}:Attention" in run.stderr
     weights = run.payload()["model"]
     assert weights["tower.encoder.place"].shape == (4, 8)
     assert weights["tower.core.decay"].shape == (4,)

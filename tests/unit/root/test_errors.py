@@ -40,7 +40,7 @@ def test_the_headline_is_the_line_that_says_what_happened(error: SFactoryError, 
     assert error.headline == headline
 
 
-def test_place_where_foreign_code_raised_is_reported_unless_it_is_gymnasium_itself() -> None:
+def test_place_where_foreign_code_raised_is_reported_and_not_that_in_a_library() -> None:
     with pytest.raises(ZeroDivisionError) as ours:
         _ = 1 // 0
     with pytest.raises(gymnasium.error.Error) as theirs:
@@ -48,7 +48,11 @@ def test_place_where_foreign_code_raised_is_reported_unless_it_is_gymnasium_itse
     assert theirs.value.__traceback__ is not None
     theirs.value.__traceback__ = theirs.value.__traceback__.tb_next  # without the frame of this test
 
+    with pytest.raises(RuntimeError) as in_torch:
+        torch.nn.Linear(2, 3)(torch.zeros(5))
+
     assert f"{Path(__file__).name}:" in raised_at(ours.value)
+    assert f"{Path(__file__).name}:" in raised_at(in_torch.value)
     assert raised_at(theirs.value) == ""
 
 
