@@ -19,8 +19,9 @@ from tests.support.warm_process import finished
 ENV, CONNECT_FOUR = "--env=pettingzoo:classic.tictactoe_v3", "--env=pettingzoo:classic.connect_four_v3"
 FLAGS = (
     *("--num_workers=1", "--num_envs_per_worker=64", "--batch_size=4096", "--learning_rate=0.002"),
+    "--lr_schedule=linear_decay",
     # The pool holds all versions from the first on, which plays at random: what beats weak players is not forgotten.
-    *("--opponent_pool=12", "--opponent_snapshot_env_steps=20000", "--opponent_share=0.8"),
+    *("--opponent_pool=13", "--opponent_snapshot_env_steps=20000", "--opponent_share=0.8"),
 )
 GAMES = 1000  # as either player
 
