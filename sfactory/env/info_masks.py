@@ -26,14 +26,17 @@ Masks = npt.NDArray[np.int8]
 
 def has_info_mask(observation_space: spaces.Space[Any], info: Any) -> bool:
     """Whether ``info`` has an action mask, which the observations have not."""
-    in_obs = isinstance(observation_space, spaces.Dict) and MASK_KEY in observation_space.spaces
-    return not in_obs and isinstance(info, Mapping) and MASK_KEY in info
+    return not _shows_mask(observation_space) and isinstance(info, Mapping) and MASK_KEY in info
+
+
+def _shows_mask(observation_space: spaces.Space[Any]) -> bool:
+    return isinstance(observation_space, spaces.Dict) and MASK_KEY in observation_space.spaces
 
 
 def _can_be_masked(observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> bool:
     """Whether there are discrete actions, and no mask of them is among the observations."""
     heads = EnvSpec.of_spaces(observation_space, action_space).actions
-    return any(isinstance(head, DiscreteHead) for head in heads) and has_info_mask(observation_space, {MASK_KEY: None})
+    return any(isinstance(head, DiscreteHead) for head in heads) and not _shows_mask(observation_space)
 
 
 class MaskJoiner:
