@@ -89,6 +89,10 @@ class DivergedError(SFactoryError):
     exit_code = ExitCode.DIVERGED
 
 
+class EnvFaults(SFactoryError):
+    """Envs of an actor failed or returned invalid data too often; the message names env, count and flag."""
+
+
 class WorkerDied(SFactoryError):
     """A child process died or raised; the text carries its traceback or its signal."""
 
@@ -179,6 +183,16 @@ def traceback_of(error: BaseException) -> str:
             "MPS (nvidia-cuda-mps-control -d), or have the mode set to Default\n"
         )
     return text
+
+
+def failure_text(error: BaseException) -> str:
+    """The traceback of ``error``, or its text alone if that says all that a user needs; the last line is the error."""
+    if not isinstance(error, CannotSaveError | CheckpointError | DivergedError | Starved | EnvFaults):
+        return traceback_of(error)
+    if isinstance(error, EnvFaults) and error.__cause__ is not None:  # that the env raised
+        return traceback_of(error)
+    details = str(error).splitlines()[1:]
+    return clean("\n".join([*details, f"{type(error).__name__}: {error.headline}"]), MOST_OF_REPORT)
 
 
 def raised_at(error: BaseException, everywhere: bool = False) -> str:

@@ -25,12 +25,12 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from sfactory.actor.env_restarts import EnvFaults, FaultHandling
+from sfactory.actor.env_restarts import FaultHandling
 from sfactory.actor.episode_stats import ExtraStatsTracker
 from sfactory.actor.shared_buffers import CopiedObservations, envs_that_share
 from sfactory.env.conversion import BadObservation, ObsWriter
 from sfactory.env.lifecycle import close_env
-from sfactory.errors import Passing
+from sfactory.errors import EnvFaults, Passing
 
 BeforeEach = Callable[[], None]
 

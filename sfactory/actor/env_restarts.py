@@ -18,7 +18,7 @@ from typing import Any
 
 from sfactory.clock import BLOCK_S, Deadline
 from sfactory.env.conversion import NOT_FINITE, Flaw
-from sfactory.errors import Passing, SFactoryError, named, traceback_of
+from sfactory.errors import EnvFaults, Passing, named, traceback_of
 from sfactory.layout import ACTORS
 from sfactory.shared.control import Control
 from sfactory.shared.status import StatusBoard, StatusRow
@@ -28,10 +28,6 @@ _log = logging.getLogger(__name__)
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
 FEW = 20  # so many steps with invalid data are tolerated, whatever their share, and so many lost episodes in a row
 _LONG = 1000  # env steps of an episode: most time limits are below
-
-
-class EnvFaults(SFactoryError):
-    """Envs of an actor failed or returned invalid data too often; the message names env, count and flag."""
 
 
 class StopOrdered(Passing):

@@ -32,9 +32,8 @@ from functools import partial
 from typing import Any
 
 from sfactory.actor.env_batch import BaseBatch, BeforeEach
-from sfactory.actor.env_restarts import EnvFaults
 from sfactory.env.multi_agent import AgentsEnv, AgentsStep, Change, blank, require_agents
-from sfactory.errors import Passing
+from sfactory.errors import EnvFaults, Passing
 
 
 @dataclass

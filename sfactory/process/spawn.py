@@ -33,17 +33,11 @@ from typing import Any, TextIO
 from sfactory.atomic import open_log
 from sfactory.clock import Deadline
 from sfactory.errors import (
-    MOST_OF_REPORT,
-    CannotSaveError,
-    CheckpointError,
-    DivergedError,
     ExitCode,
     ResourceError,
     SFactoryError,
-    Starved,
-    clean,
+    failure_text,
     named,
-    traceback_of,
 )
 from sfactory.process.orphans import OFTEN_S, adopt_orphans, children_of, send
 from sfactory.process.signals import leave_signals_to_main, set_process_name, signals_held_back
@@ -84,19 +78,11 @@ def child_main(spec: ChildSpec, role: Callable[..., None], *given: Any) -> None:
             os.nice(spec.niceness)
         role(*given, row)
     except BaseException as error:
-        spec.failures.write(spec.name, _failure_text(error))
+        spec.failures.write(spec.name, failure_text(error))
         code = int(error.exit_code) if isinstance(error, SFactoryError) else int(ExitCode.FAULTS)
     finally:
         row.set("ended", 1 + code)  # main cannot learn it otherwise once the fork server has ended
         leave(code)
-
-
-def _failure_text(error: BaseException) -> str:
-    """The traceback of ``error``, or its text alone if that says all that a user needs; the last line is the error."""
-    if not isinstance(error, CannotSaveError | CheckpointError | DivergedError | Starved):
-        return traceback_of(error)
-    details = str(error).splitlines()[1:]
-    return clean("\n".join([*details, f"{type(error).__name__}: {error.headline}"]), MOST_OF_REPORT)
 
 
 def prepare_process(name: str, stack: StackDump | None = None) -> None:

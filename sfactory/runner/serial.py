@@ -17,7 +17,7 @@ from sfactory.actor.base_actor import Actor
 from sfactory.actor.setup import ActorSetup, close_envs, make_splits
 from sfactory.clock import Every
 from sfactory.config.population_rules import learning_policies
-from sfactory.errors import ExitCode, Passing, SFactoryError, traceback_of
+from sfactory.errors import ExitCode, Passing, SFactoryError, failure_text
 from sfactory.experiment.summary import Outcome
 from sfactory.inference.policy_worker import PolicySetup, PolicyWorker
 from sfactory.learner.learner import Learner
@@ -246,7 +246,7 @@ def _failing_as(name: str) -> Iterator[None]:
 
 def _death(name: str, error: BaseException) -> SFactoryError:
     code = error.exit_code if isinstance(error, SFactoryError) else ExitCode.FAULTS
-    return ProcessExit(name, int(code), traceback_of(error)).as_error()
+    return ProcessExit(name, int(code), failure_text(error)).as_error()
 
 
 @contextlib.contextmanager

@@ -167,7 +167,7 @@ def check_acted(model: ActorCritic, spec: EnvSpec, batch: Batch, acts: Tensor) -
         expected_log_prob, expected_entropy = reference(spec, unrolled.dist_params, actions)
     cells, close = acts.flatten(), partial(torch.testing.assert_close, atol=1e-5, rtol=1e-5)
     log_prob, entropy = distribution.log_prob(actions)[cells], distribution.entropy()[cells]
-    close(log_prob, batch.behavior_log_prob.flatten()[cells])
+    close(log_prob, batch.behavior_log_prob.flatten()[cells], atol=1e-6, rtol=1e-6)
     close(values.flatten()[cells], batch.behavior_value.flatten()[cells])
     close(log_prob, expected_log_prob[cells])
     close(entropy, expected_entropy[cells])

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 from sfactory.actor.data_validation import BadActions
-from sfactory.actor.env_restarts import EnvFaults
 from sfactory.actor.split import Split
 from sfactory.env.conversion import BadObservation
-from sfactory.errors import ExitCode
+from sfactory.errors import EnvFaults, ExitCode
 from sfactory.shared.trajectories import TrajectoryBuffer
 from sfactory.spec import EnvSpec
 from tests.support.episodes import finished_episodes

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from sfactory.actor import env_restarts
-from sfactory.actor.env_restarts import EnvFaults, StopOrdered
+from sfactory.actor.env_restarts import StopOrdered
 from sfactory.actor.split import Split
 from sfactory.clock import Deadline, now
-from sfactory.errors import ExitCode
+from sfactory.errors import EnvFaults, ExitCode
 from sfactory.shared.control import Stop
 from sfactory.shared.trajectories import Slot
 from tests.support.episodes import finished_episodes

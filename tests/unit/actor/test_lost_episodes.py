@@ -6,8 +6,9 @@ from typing import Literal
 
 import pytest
 
-from sfactory.actor.env_restarts import EnvFaults, LostEpisodes
+from sfactory.actor.env_restarts import LostEpisodes
 from sfactory.config.flags import config_of
+from sfactory.errors import EnvFaults
 from sfactory.shared.status import StatusBoard
 from sfactory.spec import EnvSpec
 from tests.support.envs import FailsLate

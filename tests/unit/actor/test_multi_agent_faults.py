@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sfactory.actor.env_restarts import EnvFaults
 from sfactory.actor.multi_agent_split import MultiAgentSplit
-from sfactory.errors import EnvError
+from sfactory.errors import EnvError, EnvFaults
 from sfactory.shared.trajectories import TrajectoryBuffer
 from tests.support.episodes import finished_episodes
 from tests.support.parts import small_layout
