@@ -263,7 +263,7 @@ def _with_readers(obs: ObsSpec, paths: list[str], config: ModelConfig) -> ObsSpe
     for reader, other in (("actor", "critic"), ("critic", "actor")):
         if all(leaf.is_mask or leaf.layout == "present" or reader_of.get(path) == other for path, leaf in obs):
             raise EnvError(
-                f"--{other}_obs_keys leaves the {reader} no observation: name those that only the {other} reads"
+                f"--{other}_obs_keys leaves the {reader} no observation: leave out one of {', '.join(reader_of)}"
             )
     return tuple((path, dataclasses.replace(leaf, sole_reader=reader_of.get(path))) for path, leaf in obs)
 

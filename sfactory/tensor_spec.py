@@ -244,4 +244,4 @@ def describe(path: str, spec: TensorSpec, normalized: bool, apart: bool = False)
             f"{text}; the network costs about {times:.0f} times as much as over 84x84, which a wrapper in the env "
             "can resize it to: gymnasium.wrappers.ResizeObservation"
         )
-    return f"{text} {elements} numbers{' for the core' if spec.is_core_input else ''}, {how}"
+    return f"{text} {elements} number{'s' * (elements != 1)}{' for the core' if spec.is_core_input else ''}, {how}"

@@ -166,7 +166,9 @@ def _only(flag: str, section: str, words: tuple[str, ...], what: str) -> Rule:
 
     def find(config: Config) -> str | None:
         unknown = [word for word in getattr(getattr(config, section), flag) if word not in words]
-        return f"{unknown[0]!r} is no {what}: there are {', '.join(words)}" if unknown else None
+        if not unknown:
+            return None
+        return f"{unknown[0]!r} is no {what}: there are {', '.join(words)}{did_you_mean(unknown[0], words)}"
 
     return Rule((flag,), find)
 
@@ -194,7 +196,7 @@ NETWORK_RULES = (
     _two_networks("critic_obs_keys"),
     _two_networks("actor_obs_keys"),
     _only("core_inputs", "model", CORE_INPUTS, "input of a core"),
-    needs("core_inputs", "use_rnn", "they are inputs of the policy's memory"),
+    needs("core_inputs", "use_rnn", "only a policy with a memory has such inputs"),
     excludes("core_inputs", "model", "a whole model has no core"),
     excludes("use_layer_norm", "use_spectral_norm", "the layers would be normalized twice"),
     multiple_of("encoder_entity_size", "encoder_entity_heads"),

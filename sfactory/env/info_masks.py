@@ -63,10 +63,13 @@ class MaskJoiner:
         mask = np.full(self._shape, otherwise, np.int8)
         if MASK_KEY in info:
             try:
-                mask[:] = _flat(info[MASK_KEY]).reshape(self._shape)
+                given = _flat(info[MASK_KEY])
             except (TypeError, ValueError) as error:
-                problem = f"info[{MASK_KEY!r}] does not fit the {self._shape[-1]} choices of the actions"
-                raise BadObservation(f"{problem}: {named(error)}") from None
+                raise BadObservation(f"info[{MASK_KEY!r}] cannot be read as an action mask: {named(error)}") from None
+            if given.size != mask.size:
+                problem = f"info[{MASK_KEY!r}] has {given.size} elements, and the actions have {mask.size} choices"
+                raise BadObservation(f"{problem}: correct the env, or ignore its masks: --info_action_mask=off")
+            mask[:] = given.reshape(self._shape)
         return {**(obs if self._is_dict else {OBS_KEY: obs}), MASK_KEY: mask}
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sfactory.env.actions import action_reader
-from sfactory.env.conversion import Array, ObsWriter, Rows
+from sfactory.env.conversion import NO_LEGAL_ACTION, Array, ObsWriter, Rows, first_choices, has_legal_action
 from sfactory.env.multi_agent import blank
+from sfactory.errors import EnvError
 from sfactory.spec import EnvSpec, masked_heads
 
 if TYPE_CHECKING:
@@ -44,7 +45,13 @@ class LegalActions:
         self._rows = {path: np.zeros((spec.num_agents, *leaf.shape), leaf.dtype) for path, leaf in spec.obs}
 
     def of(self, observations: Sequence[Any]) -> list[Any]:
-        """One action per agent; an agent that shows None may do anything."""
+        """One action per agent; an agent that shows None may do anything.
+
+        Raises EnvError if a single agent may do nothing; of several that is one that waits.
+        """
         if self._spec.masks:
             self._writer.write([self._blank if obs is None else obs for obs in observations], self._rows)
+        for path, mask in () if self._spec.agents else self._spec.masks:
+            if mask.heads and not has_legal_action(self._rows[path], first_choices(mask)).all():
+                raise EnvError(f"observation {path!r} {NO_LEGAL_ACTION}, and the episode goes on")
         return self._read(legal_rows(self._spec, self._rows, self._generator))

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from sfactory.checkpoint import CheckpointDir
+from sfactory.config.flags import assigned
 from sfactory.config.population_rules import learning_policies
 from sfactory.config.schema import Config
 from sfactory.errors import CheckpointError
@@ -17,6 +18,7 @@ from sfactory.experiment.run_dir import RunDir
 from sfactory.experiment.summary import Summary
 from sfactory.learner.checkpointing import SavedState
 from sfactory.learner.setup import Limits
+from sfactory.model.custom import own_parts
 
 _SHOWN = 5  # weights that do not fit
 
@@ -97,11 +99,13 @@ def _load(
         return None
     saved = SavedState.of(loaded.payload, loaded.path)
     if weight_shapes is not None:
-        _require_fit(saved.model, loaded.path, weight_shapes, config.run.env)
+        _require_fit(saved.model, loaded.path, weight_shapes, config)
     return saved
 
 
-def _require_fit(saved: Mapping[str, object], path: Path, shapes: Mapping[str, tuple[int, ...]], env: str) -> None:
+def _require_fit(
+    saved: Mapping[str, object], path: Path, shapes: Mapping[str, tuple[int, ...]], config: Config
+) -> None:
     """Raise CheckpointError with each difference if these weights are of another network.
 
     The learner would notice too, but only after config.json was written and everything was started.
@@ -113,8 +117,10 @@ def _require_fit(saved: Mapping[str, object], path: Path, shapes: Mapping[str, t
         return
     lines = [f"{name} is {there.get(name, 'missing')} there and {here.get(name, 'missing')} here" for name in differing]
     more = f"; and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
+    parts = [assigned(part, name) for part, name in own_parts(config.model).items()]
+    own = f", and {' and '.join(parts)} the code" if parts else ""
     raise CheckpointError(
-        f"{path} does not fit --env={env} as it is now: {'; '.join(lines[:_SHOWN])}{more}. Give the run the "
-        "env and --env_kwargs that it was trained with, or start a new one with another --experiment. Nothing was "
-        "changed."
+        f"{path} does not fit {' or '.join([assigned('env', config.run.env), *parts])} as it is now: "
+        f"{'; '.join(lines[:_SHOWN])}{more}. Give the run the env and --env_kwargs{own} that it was trained with, or "
+        "start a new one with another --experiment. Nothing was changed."
     )

@@ -84,6 +84,8 @@ def _call(part: str, config: ModelConfig, arguments: tuple[Any, ...]) -> object:
         return kind(*arguments, **keywords)
     except Exception as error:  # the user's code may raise anything
         where = raised_at(error) or _defined_at(kind)
+        if keywords and isinstance(error, TypeError):
+            where += f" ({assigned('model_kwargs', config.model_kwargs)})"
         raise refusal(part, config, f"raised {named(error)}{where} when it was made") from error
 
 
@@ -98,7 +100,7 @@ def _defined_at(kind: Any) -> str:
 def refusal(part: str, config: ModelConfig, problem: str) -> ConfigError:
     """The error of a part with a problem; it shows the signature."""
     return ConfigError(
-        [f"{assigned(part, getattr(config, part))} {problem}; it must have the form\n{SIGNATURES[part]}"]
+        [f"{assigned(part, getattr(config, part))}: {problem}; it must have the form\n{SIGNATURES[part]}"]
     )
 
 

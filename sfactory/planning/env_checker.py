@@ -14,7 +14,7 @@ import numpy as np
 from sfactory.actor.multi_agent_batch import AgentActivity
 from sfactory.clock import Deadline
 from sfactory.env.actions import block_reader
-from sfactory.env.conversion import NO_LEGAL_ACTION, NOT_FINITE, BlockWriter, ObsWriter
+from sfactory.env.conversion import NO_LEGAL_ACTION, NOT_FINITE, BadObservation, BlockWriter, ObsWriter
 from sfactory.env.info_masks import has_info_mask
 from sfactory.env.legal_actions import LegalActions, legal_rows
 from sfactory.env.multi_agent import AgentsEnv, BadAgents
@@ -41,7 +41,7 @@ def check_env(env: gymnasium.Env[Any, Any], name: str, find_masks: bool = False)
 
     find_masks: raise MasksInInfo if the info of the reset has an action mask that observations do not have.
     """
-    with _named(name):
+    with naming(name):
         spec = EnvSpec.of_spaces(env.observation_space, env.action_space)
         writer = ObsWriter(spec, env.observation_space)
         form = f"reset() must return (observation, info dict){_GYMNASIUM}"
@@ -62,7 +62,7 @@ def check_env(env: gymnasium.Env[Any, Any], name: str, find_masks: bool = False)
 def check_vector_env(env: VectorEnv, name: str, find_masks: bool = False) -> EnvSpec:
     """Reset and step a vector env of NUM_VECTOR_ENVS once; returns the spec of one env. Raises as ``check_env``."""
     size = NUM_VECTOR_ENVS
-    with _named(name):
+    with naming(name):
         obs_space, action_space = single_spaces(env)
         spec = EnvSpec.of_spaces(obs_space, action_space)
         autoreset_mode(env)
@@ -90,7 +90,7 @@ def check_vector_env(env: VectorEnv, name: str, find_masks: bool = False) -> Env
 
 def check_agents_env(env: AgentsEnv, name: str, find_masks: bool = False) -> EnvSpec:
     """Reset ``env`` and step it AGENT_STEPS times, so that agents die and sleep here first. Else as ``check_env``."""
-    with _named(name):
+    with naming(name):
         spec = env.spec
         # One reset and one step of the foreign env itself, so that errors speak of its own form.
         if isinstance(env, ParallelAgents):
@@ -112,11 +112,11 @@ def check_agents_env(env: AgentsEnv, name: str, find_masks: bool = False) -> Env
 
 
 @contextlib.contextmanager
-def _named(name: str) -> Iterator[None]:
+def naming(name: str) -> Iterator[None]:
     """Put ``name`` before errors."""
     try:
         yield
-    except (EnvError, BadAgents) as error:
+    except (EnvError, BadAgents, BadObservation) as error:
         raise EnvError(f"{name}: {error}") from None
 
 

@@ -18,7 +18,14 @@ from sfactory.env.factory import EnvFactory
 from sfactory.env.lifecycle import close_env, see_gpu_of
 from sfactory.env.multi_agent import AgentsEnv
 from sfactory.errors import UNDER_MAIN_GUARD, ConfigError, EnvError, ResourceError, SFactoryError, named, raised_at
-from sfactory.planning.env_checker import NUM_VECTOR_ENVS, MasksInInfo, check_agents_env, check_env, check_vector_env
+from sfactory.planning.env_checker import (
+    NUM_VECTOR_ENVS,
+    MasksInInfo,
+    check_agents_env,
+    check_env,
+    check_vector_env,
+    naming,
+)
 from sfactory.planning.step_cost import env_step_us
 from sfactory.process.spawn import Spawner, leave, prepare_process
 from sfactory.process.stack_dump import STOPPED, StackDump, is_stopped
@@ -147,7 +154,8 @@ def _examine(factory: EnvFactory, timed: bool, at_end: contextlib.ExitStack) -> 
         spec = check_env(env, name, find_masks)
     else:
         raise EnvError(f"{name}: the factory returned a {type(env).__name__}; it must return a gymnasium.Env")
-    step_us = env_step_us(env, spec) if timed else None
+    with naming(name):
+        step_us = env_step_us(env, spec) if timed else None
     reward_shaping = default_reward_shaping(env)
     at_end.callback(close_env, env, name)
     return Probed(spec, step_us, reward_shaping)

@@ -103,7 +103,7 @@ def _check(part: _Part, is_held: bool) -> None:
     every, some = slice(None), slice(0, _ROWS - 1)
     start = torch.zeros(_ROWS, part.state_size)
     output, state = part.step(0, every, start)
-    _require_shape(output, (_ROWS, part.size), "its output")
+    _require_shape(output, (_ROWS, part.size), f"its output (out_size is {part.size})")
     if part.state_size:
         _require_shape(state, start.shape, "the state after a step")
     _require(

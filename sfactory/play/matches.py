@@ -80,9 +80,6 @@ def play_matches(runs: Sequence[str], config: MatchConfig) -> str:
     """
     torch.set_num_threads(1)
     contestants = [each for run in runs for each in _contestants(run, config)]
-    if len(contestants) < 2:
-        more = "name another run, or one with older milestones and --snapshots above 0"
-        raise ConfigError([f"{' '.join(runs)}: there is one policy alone; {more}"])
     first = contestants[0].saved
     if others := {each.saved.config.run.env for each in contestants} - {first.config.run.env}:
         raise ConfigError([f"the runs have different environments, {first.config.run.env} and {', '.join(others)}"])
@@ -93,6 +90,9 @@ def play_matches(runs: Sequence[str], config: MatchConfig) -> str:
             raise ConfigError([f"{name}: a match needs an environment of 2 to {MOST_NAMED} agents"])
         if env.spec.kinds:
             raise ConfigError([f"{name}: its agents have different spaces, so that no policy can play both sides"])
+        if len(contestants) < 2:
+            more = "name another run, or one with older milestones and --snapshots above 0"
+            raise ConfigError([f"{' '.join(runs)}: a match needs two policies, and this is one; {more}"])
         specs = [each.saved.spec_of(env) for each in contestants]
         if any(spec != specs[0] for spec in specs):
             raise ConfigError(
@@ -181,7 +181,7 @@ def _result(
     table = [
         [None if i == j else points[i, j] / matches[i, j] for j in range(len(players))] for i in range(len(players))
     ]
-    _log.info("number, rating, and share of the points against each, in the order of the numbers")
+    _log.info("player, rating, share of the points against each player (columns: players 0, 1, ...), name")
     for place in sorted(range(len(players)), key=lambda i: -rated[i]):
         shares = " ".join("   - " if share is None else f"{share:5.2f}" for share in table[place])
         _log.info("%2d %7.1f  %s  %s", place, rated[place], shares, contestants[place].name)

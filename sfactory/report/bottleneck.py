@@ -145,7 +145,8 @@ class Advisor:
             "learner": ("learning sets the pace", self._for_learners(idle_cores)),
             "cores": ("all cores are busy", self._for_cores()),
         }.get(load.bound_by, ("processes wait for one another", self._for_waiting()))
-        return f"bound by {load.bound_by}: {meaning}; {'; '.join(flags) or 'no flag is known to help'}"
+        kind = "none of them" if load.bound_by == "nobody" else load.bound_by
+        return f"bound by {kind}: {meaning}; {'; '.join(flags) or 'no flag is known to help'}"
 
     def _for_actors(self, idle_cores: float) -> Iterator[str]:
         actors, learner_cores = self._sampling.num_workers, self._learner.learner_cores

@@ -19,7 +19,7 @@ def test_groups_of_observations_train_resume_play_and_are_exported(
 ) -> None:
     memory = {"use_rnn": True, "rnn_size": 8, "separate_value_optimizer": True, "actor_critic_share_weights": False}
     run = run_trainer(env=LUCK, **memory, train_for_env_steps=1_000).done()
-    assert "observation 'critic' (float32, shape (1,)) is read by the critic alone as 1 numbers" in run.stderr
+    assert "observation 'critic' (float32, shape (1,)) is read by the critic alone as 1 number," in run.stderr
     assert "observation 'policy' (float32, shape (4,)) is read by actor and critic as 4 numbers" in run.stderr
     assert run.payload()["model"]["critic_tower.encoder.layers.0.weight"].shape == (16, 5)
     assert run.payload()["model"]["tower.encoder.layers.0.weight"].shape == (16, 4)

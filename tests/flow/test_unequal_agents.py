@@ -31,6 +31,9 @@ def test_each_kind_of_agents_has_a_policy_of_its_own(run_trainer: RunTrainer, in
     assert played.returncode == ExitCode.DONE, played.stderr
     result = json.loads(played.stdout.splitlines()[-1])
     assert result["episode_length_mean"] == 8
+    met = finished("sfactory.match", "run", f"--train_dir={run.flags['train_dir']}", f"--env={ENV}")
+    assert met.returncode == ExitCode.REFUSED
+    assert "its agents have different spaces, so that no policy can play both sides" in met.stderr
 
 
 def weights_of(run: Any, policy: int) -> dict[str, Any]:

@@ -139,7 +139,7 @@ def test_masks_of_infos_are_joined_with_observations() -> None:
     assert joiner.join(np.zeros(2), {})["action_mask"].tolist() == [0] * 7
     nested = MaskJoiner(spaces.Dict(a=plain), spaces.Discrete(2))
     assert set(nested.join({"a": np.zeros(2)}, {"action_mask": [True, False]})) == {"a", "action_mask"}
-    with pytest.raises(BadObservation, match="does not fit the 7 choices"):
+    with pytest.raises(BadObservation, match="has 6 elements, and the actions have 7 choices"):
         joiner.join(np.zeros(2), {"action_mask": np.ones(6)})
     with pytest.raises(EnvError, match="has none"):
         MaskJoiner(plain, spaces.Box(-1, 1, (2,)))

@@ -89,7 +89,7 @@ def test_copy_of_the_default_network_is_bit_equal(share: bool) -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ({"encoder": "WrongSize"}, r"its output has the shape \(3, 512\), and must have \(3, 7\)"),
+        ({"encoder": "WrongSize"}, r"its output \(out_size is 7\) has the shape \(3, 512\), and must have \(3, 7\)"),
         ({"encoder": "Noisy"}, "must be deterministic"),
         ({"encoder": "OverRows"}, "rows must not influence one another"),
         ({"encoder": "Detached"}, "passes no gradient"),

@@ -238,3 +238,28 @@ def test_one_agent_many_agents_and_vectors_are_not_mixed_up() -> None:
         EnvFactory(PARALLEL)()
     with pytest.raises(EnvError, match="made an env of one agent where it had made one of many"):
         EnvFactory("CartPole-v1").agents()
+
+
+class EmptyMask(gymnasium.Env[Any, Any]):
+    """Its mask allows nothing after two steps; it raises on what is not allowed."""
+
+    observation_space = spaces.Dict(x=spaces.Discrete(2), action_mask=spaces.MultiBinary(2))
+    action_space = spaces.Discrete(2)
+
+    def _observed(self) -> dict[str, Any]:
+        return {"x": 0, "action_mask": np.full(2, self._steps < 2, np.int8)}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self._steps = 0
+        return self._observed(), {}
+
+    def step(self, action: int) -> Any:
+        assert self._steps < 2, "an illegal action"
+        self._steps += 1
+        return self._observed(), 0.0, False, False, {}
+
+
+def test_an_env_that_allows_nothing_within_an_episode_is_refused() -> None:
+    with pytest.raises(EnvError, match=rf"^--env={HERE}:EmptyMask: observation 'action_mask' allows no action, and"):
+        examine(EnvFactory(f"{HERE}:EmptyMask"), timed=True)
