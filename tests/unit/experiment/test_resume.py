@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+import torch
+
 from sfactory.checkpoint import CheckpointDir
 from sfactory.config.flags import config_of
+from sfactory.errors import CheckpointError
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
 from sfactory.learner.checkpointing import PAYLOAD_VERSION
 
 
-def save(rundir: RunDir, policy: int, run_env_steps: int, seconds: float) -> None:
+def save(
+    rundir: RunDir, policy: int, run_env_steps: int, seconds: float, model: dict[str, torch.Tensor] | None = None
+) -> None:
     steps = {"env_steps": 2 * run_env_steps, "agent_steps": 4 * run_env_steps, "run_env_steps": run_env_steps}
     best = {"best_metric": "reward", "best_objective": -float(policy)}
     counts = {**steps, "train_step": 3, "train_seconds": seconds}
-    payload = {"payload_version": PAYLOAD_VERSION, "model": {}, **counts, **best}
+    payload = {"payload_version": PAYLOAD_VERSION, "model": model or {}, **counts, **best}
     CheckpointDir(rundir.checkpoint_dir(policy), keep=2).save(payload, train_step=3, env_steps=2 * run_env_steps)
 
 
@@ -32,3 +38,17 @@ def test_steps_of_all_policies_are_added(tmp_path: Path) -> None:
     assert (resumed.steps_of_policies, resumed.policies_without_checkpoint) == ((200, 0, 500), (1,))
     assert resumed.best_return == 0.0
     assert not resumed.finished(config)
+
+
+def test_weights_that_do_not_fit_name_the_env_and_own_networks(tmp_path: Path) -> None:
+    config = config_of({"env": "any", "encoder": "mine:Attention"})
+    with RunDir.open(tmp_path, "run") as rundir:
+        save(rundir, 0, run_env_steps=100, seconds=7.0, model={"place": torch.zeros(2)})
+
+        with pytest.raises(
+            CheckpointError, match=r"does not fit --env=any or --encoder=mine:Attention as it is now: "
+        ) as error:
+            Resumed.from_checkpoint(rundir, config, {"place": (3,)})
+
+    assert "place is [2] there and [3] here" in str(error.value)
+    assert "and --encoder=mine:Attention the code that it was trained with" in str(error.value)
