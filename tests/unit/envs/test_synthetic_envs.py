@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from sfactory_envs.synthetic.bandit import Bandit
 from sfactory_envs.synthetic.costfree import CostFree
 from sfactory_envs.synthetic.counting import FIELD_LIMIT, IDENTITY_LIMIT, Counting, Position, decode, encode
+from sfactory_envs.synthetic.echo import Echo
 from sfactory_envs.synthetic.faulty import EnvFault, Faulty, Fuse
 from sfactory_envs.synthetic.poles import Pole, Poles
 from sfactory_envs.synthetic.rock_paper_scissors import RockPaperScissors
@@ -60,7 +62,7 @@ def good_column(seed: int = 5) -> tuple[Column, Counting]:
     return play_column(env, seed=seed, slots=12, rollout=ROLLOUT), env
 
 
-@pytest.mark.parametrize("make", [Counting, Bandit, CostFree, Faulty])
+@pytest.mark.parametrize("make", [Counting, Bandit, CostFree, Faulty, Echo, partial(Echo, "tuple")])
 def test_envs_keep_to_gymnasium(make: Callable[[], gymnasium.Env[Any, Any]]) -> None:
     env = make()
     env.spec = None
@@ -72,6 +74,14 @@ def test_envs_keep_to_gymnasium(make: Callable[[], gymnasium.Env[Any, Any]]) -> 
     obs, reward, terminated, truncated, _ = env.step(env.action_space.sample())
     assert env.observation_space.contains(obs)
     assert (type(reward), type(terminated), type(truncated)) == (float, bool, bool)
+
+
+def test_echo_pays_for_the_same_choice_and_a_near_number() -> None:
+    env = Echo("tuple")
+    choice, number = env.reset(seed=1)[0]
+
+    assert [env.step((choice + wrong, number))[1] for wrong in (0, 1)] == [1.0, 0.5]
+    assert env.step((choice, number / 2))[1] == pytest.approx(1 - abs(float(number[0])) / 4)
 
 
 fields = st.integers(0, FIELD_LIMIT - 1)
