@@ -163,15 +163,16 @@ def run(
     cwd: Path | None = None,
     looking: Callable[[int], object] = lambda session: None,
     environment: Mapping[str, str] | None = None,
+    limit_s: float = RUN_LIMIT_S,
 ) -> Output:
     """Run a command to its end; ``looking(session)`` is called a few times a second.
 
-    Exits with the error if it fails or takes longer than RUN_LIMIT_S.
+    Exits with the error if it fails or takes longer than ``limit_s`` seconds.
     """
     with tempfile.TemporaryDirectory() as folder, Command(argv, Path(folder), cwd, environment) as command:
         while command.runs_on(LOOK_EVERY_S):
-            if time.monotonic() - command.started > RUN_LIMIT_S:
-                raise command.failure(f"took longer than {RUN_LIMIT_S:g} s")
+            if time.monotonic() - command.started > limit_s:
+                raise command.failure(f"took longer than {limit_s:g} s")
             looking(command.session)
         if command.exit_code:
             raise command.failure(f"ended with {command.exit_code}")

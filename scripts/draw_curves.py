@@ -55,21 +55,26 @@ class Band(NamedTuple):
     most: list[float]
 
 
-def thinned(env_steps: Sequence[int], values: Sequence[float]) -> Curve:
-    """At most POINTS points and two more: the last, and the (first) best."""
+def kept(values: Sequence[float]) -> list[int]:
+    """The indices of at most POINTS points and two more: the last, and the (first) best."""
     step = max(1, -(-len(values) // POINTS))
-    best = values.index(max(values))
-    kept = sorted({*range(0, len(values), step), len(values) - 1, best})
-    return Curve([env_steps[index] for index in kept], [values[index] for index in kept])
+    return sorted({*range(0, len(values), step), len(values) - 1, values.index(max(values))})
 
 
-def read_run(run: Path, metric: str, steps: str = ENV_STEPS) -> Curve:
-    """The curve of a run's folder: ``metric`` over ``steps``, both names of its metrics."""
+def rows_of(run: Path, metric: str) -> list[dict[str, Any]]:
+    """The rows of the metrics in a run's folder that know ``metric``."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     known = [row for row in rows if row.get(metric) is not None]
     if not known:
         raise SystemExit(f"error: {run}/metrics.jsonl has no {metric}")
-    return thinned([row[steps] for row in known], [round(row[metric], 3) for row in known])
+    return known
+
+
+def read_run(run: Path, metric: str, steps: str = ENV_STEPS) -> Curve:
+    """The curve of a run's folder: ``metric`` over ``steps``, both names of its metrics."""
+    rows = rows_of(run, metric)
+    thinned = [rows[index] for index in kept([row[metric] for row in rows])]
+    return Curve([row[steps] for row in thinned], [round(row[metric], 3) for row in thinned])
 
 
 def collect(runs: Sequence[Path], label: str, metric: str, into: Path, steps: str = ENV_STEPS) -> None:

@@ -1,0 +1,148 @@
+"""Trains rows of the table of docs/results.md, each seed as the row's command does, and writes their small files.
+
+    python scripts/reproduce.py cartpole acrobot --seeds 3
+    python scripts/reproduce.py --page
+
+Each row has a CSV in docs/results/rows with the thinned curve of each seed, and a JSON beside it with what it reached,
+on which machine, from which commit. They are written after each seed that has ended well. Seeds that are there already,
+from the same code on the same machine, are not run again; those from another are dropped. ``--page`` writes the table
+and its charts from these files (pip install -e '.[docs]'). Runs are kept in --train_dir.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+# Python adds the folder of a script, not the one above it.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from scripts.command import ROOT, TRAIN, json_line, run, shown
+from scripts.draw_curves import kept, rows_of
+from scripts.record import machine
+from scripts.results_page import PAGE, RESULTS, Point, read_row, write_page, write_row
+from scripts.rows import GREEDY, RATING, RETURN, ROWS, Row
+
+EPISODES = 100
+_LIMIT_S = 24 * 3600.0
+_PLAY_SEED = 10_000  # episodes that are played afterwards are not those of training
+_TRAIN_S = "perf/train_seconds"
+# Their versions change what a row reaches.
+_PACKAGES = ("ale-py", "box2d", "envpool", "minatar", "minigrid", "mpe2", "mujoco", "nle", "pettingzoo", "vizdoom")
+
+
+class Runs(NamedTuple):
+    """The runs of a row. train_dir: where they are kept, from the repository's root."""
+
+    row: Row
+    train_dir: Path
+
+    def train(self, seed: int | str) -> list[str]:
+        """The command that trains a seed. How often metrics are written does not change what is learned."""
+        every_s = max(0.25, self.row.steps / 1_000_000)
+        where = [f"--train_dir={self.train_dir}", f"--experiment={self.name(seed)}", "--restart_behavior=restart"]
+        return [*TRAIN, *self.row.words(seed), *where, f"--experiment_summaries_interval={every_s:g}"]
+
+    def name(self, seed: int | str) -> str:
+        """Of the run of a seed."""
+        return f"{self.row.name}_{seed}"
+
+    def play(self, module: str, *words: str) -> dict[str, Any]:
+        """What playing a run prints."""
+        own = [f"--train_dir={self.train_dir}", "--trust_run_dir=True"]  # its code is that of the row
+        return json_line(run([sys.executable, "-m", module, *words, *own], ROOT, limit_s=_LIMIT_S).stdout)
+
+    def points(self, seed: int) -> list[Point]:
+        """The thinned curve of a seed."""
+        metric = self.row.metric if "/" in self.row.metric else RETURN
+        found = rows_of(ROOT / self.train_dir / self.name(seed), metric)
+        rows = list({row["env_steps"]: row for row in found}.values())  # the end of a run may write a row twice
+        return [
+            Point(seed, row["env_steps"], round(row[_TRAIN_S] / 60, 4), round(row[metric], 4))
+            for row in (rows[index] for index in kept([row[metric] for row in rows]))
+        ]
+
+
+def _greedy(runs: Runs, seed: int) -> float:
+    """The mean return of the newest policy, which takes its most probable actions."""
+    how = ["--eval_deterministic=True", f"--max_num_episodes={EPISODES}", "--render=none"]
+    played = runs.play("sfactory.enjoy", f"--experiment={runs.name(seed)}", f"--seed={_PLAY_SEED + seed}", *how)
+    return float(played["true_objective_mean"])
+
+
+def _rating(runs: Runs, seed: int) -> float:
+    """Elo of the newest policy above its first snapshot."""
+    players = runs.play("sfactory.match", runs.name(seed), f"--seed={seed}")["players"]
+    return float(players[-1]["rating"] - players[0]["rating"])
+
+
+PLAYED: Mapping[str, Callable[[Runs, int], float]] = {GREEDY: _greedy, RATING: _rating}
+
+
+def measure(runs: Runs, seed: int) -> tuple[list[Point], float]:
+    """Train a seed: its curve, and the value of the row's metric. Exits if the run fails or is interrupted."""
+    done = json_line(run(runs.train(seed), ROOT, limit_s=_LIMIT_S).stdout)
+    if done["env_steps"] < runs.row.steps:
+        raise SystemExit(f"error: {runs.name(seed)} ended after {done['env_steps']} of {runs.row.steps} env steps")
+    points = runs.points(seed)
+    played = PLAYED.get(runs.row.metric)
+    return points, points[-1].value if played is None else round(played(runs, seed), 4)
+
+
+def commit() -> str:
+    """The newest commit of what is trained with, and whether that has changes that are in no commit."""
+    code = ["--", "sfactory", "envs"]
+    newest = subprocess.run(["git", "log", "-1", "--format=%h", *code], cwd=ROOT, capture_output=True, text=True)
+    clean = subprocess.run(["git", "diff", "--quiet", "HEAD", *code], cwd=ROOT, capture_output=True).returncode == 0
+    return (newest.stdout.strip() or "unknown") + ("" if clean else " with changes")
+
+
+def facts_of(runs: Runs) -> dict[str, Any]:
+    """What the results of a row depend on, and the date."""
+    packages = {name: metadata.version(name) for name in _PACKAGES if any(metadata.distributions(name=name))}
+    return {**machine(), "packages": packages, "commit": commit(), "command": shown(runs.train("SEED"))}
+
+
+def reproduce(runs: Runs, seeds: Sequence[int], results: Path = RESULTS) -> None:
+    """Measure the seeds that are not measured yet, and write the row's files after each."""
+    facts = facts_of(runs)
+    known, points = read_row(runs.row.name, results)
+    if {**known, "date": "", "reached": {}} != {**facts, "date": "", "reached": {}}:
+        known, points = {}, []
+    reached = dict(known.get("reached", {}))
+    for seed in seeds:
+        if str(seed) in reached:
+            print(f"{runs.row.name}, seed {seed}: measured already", flush=True)
+            continue
+        print(f"{runs.row.name}, seed {seed}: see {runs.train_dir / runs.name(seed)}", flush=True)
+        curve, reached[str(seed)] = measure(runs, seed)
+        points = [*points, *curve]
+        write_row(runs.row.name, {**facts, "reached": reached}, points, results)
+        print(f"{runs.row.name}, seed {seed}: {reached[str(seed)]} after {curve[-1].minutes:.2f} min", flush=True)
+
+
+def main() -> None:
+    """Read the command line and do what it says."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("row", nargs="*", help=f"one of {', '.join(ROWS)}")
+    parser.add_argument("--seeds", type=int, default=3, help="how many, from 1 on")
+    parser.add_argument("--train_dir", type=Path, default=Path("train_dir/rows"))
+    parser.add_argument("--page", action="store_true")
+    given = parser.parse_args()
+    if unknown := [name for name in given.row if name not in ROWS]:
+        parser.error(f"no row is called {', '.join(unknown)}; there are {', '.join(ROWS)}")
+    for name in given.row:
+        reproduce(Runs(ROWS[name], given.train_dir), range(1, given.seeds + 1))
+    if given.page:
+        write_page(PAGE, RESULTS)
+    elif not given.row:
+        parser.error("name a row, or --page")
+
+
+if __name__ == "__main__":
+    main()

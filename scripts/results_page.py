@@ -1,0 +1,185 @@
+"""The files of measured rows, and what docs/results.md makes of them: the table, its intervals and its charts.
+
+It has no command of its own: see scripts/reproduce.py. Drawing needs matplotlib: pip install -e '.[docs]'
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import shlex
+import statistics
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from scripts.command import ROOT
+from scripts.drawing import hardware, pyplot, save
+from scripts.record import table, write_json
+from scripts.rows import IN_WORDS, RATING, ROWS, SOURCES, Row
+
+PAGE, RESULTS = ROOT / "docs/results.md", ROOT / "docs/results/rows"
+BEGIN, END = "<!-- The table: written by scripts/reproduce.py --page -->", "<!-- The end of the table -->"
+CHARTS = {"env_steps": "env steps (thousands)", "minutes": "minutes of training"}
+HEAD = (
+    "row",
+    "env",
+    "env steps",
+    "at least",
+    "each seed",
+    "interquartile mean",
+    "minutes",
+    "published",
+    "flags of the command",
+)
+_RESAMPLES = 10_000
+_COLUMNS = 4
+
+
+class Point(NamedTuple):
+    """A point of the curve of a seed, and a line of a row's CSV. minutes: of training, without the start."""
+
+    seed: int
+    env_steps: int
+    minutes: float
+    value: float
+
+
+def read_row(name: str, folder: Path) -> tuple[dict[str, Any], list[Point]]:
+    """The facts and the points of a row; both are empty where it was not run."""
+    facts, curves = folder / f"{name}.json", folder / f"{name}.csv"
+    if not (facts.exists() and curves.exists()):
+        return {}, []
+    _, *lines = csv.reader(curves.read_text().splitlines())
+    points = [Point(int(line[0]), int(line[1]), float(line[2]), float(line[3])) for line in lines]
+    return json.loads(facts.read_text()), points
+
+
+def write_row(name: str, facts: Mapping[str, Any], points: Sequence[Point], folder: Path) -> None:
+    """Write the facts and the points of a row."""
+    write_json(folder / f"{name}.json", facts)
+    with (folder / f"{name}.csv").open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([("seed", "env_steps", "minutes", "return"), *points])
+
+
+def iqm(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The interquartile mean of the last axis: without the lowest and the highest quarter of its values, rounded down.
+
+    Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice" (rliable).
+    """
+    cut = scores.shape[-1] // 4
+    means: npt.NDArray[np.float64] = np.sort(scores)[..., cut : scores.shape[-1] - cut].mean(-1)
+    return means
+
+
+def iqm_interval(scores: npt.NDArray[np.float64], resamples: int = _RESAMPLES) -> tuple[float, float]:
+    """The 95% interval of the interquartile mean of scores [tasks, runs], as in the same paper.
+
+    It spans the percentiles of a stratified bootstrap: the runs of each task are drawn again from its own.
+    """
+    tasks, runs = scores.shape
+    drawn = np.random.default_rng(0).integers(runs, size=(resamples, tasks, runs))
+    again = np.take_along_axis(scores[None], drawn, axis=2).reshape(resamples, -1)
+    low, high = np.percentile(iqm(again), [2.5, 97.5])
+    return float(low), float(high)
+
+
+def figure(value: float) -> str:
+    """A return, as the table shows it."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def line_of(row: Row, facts: Mapping[str, Any], points: Sequence[Point]) -> list[str]:
+    """The line of a row in the table."""
+    measured = ["not run", "", ""]
+    if facts:
+        values = list(facts["reached"].values())
+        low, high = iqm_interval(np.array([values]))
+        mean = f"{figure(float(iqm(np.array(values))))} [{figure(low)}, {figure(high)}]"
+        count = "" if isinstance(row.bar, str) else f": {sum(map(row.reached, values))} of {len(values)}"
+        minutes = statistics.median(group[-1].minutes for group in curves_of(points))
+        measured = [", ".join(map(figure, values)) + count, mean, f"{minutes:.3g}"]
+    bar = row.bar if isinstance(row.bar, str) else f"{'at most ' if row.at_most else ''}{figure(row.bar)}"
+    asked = [f"`{row.name}`", row.about or row.env, f"{row.steps:,}", f"{bar}, {IN_WORDS[row.metric]}"]
+    return [*asked, *measured, row.peer, f"`{shlex.join([f'--env={row.env}', *row.flags])}`"]
+
+
+def curves_of(points: Sequence[Point]) -> list[list[Point]]:
+    """The curve of each seed."""
+    return [list(group) for _, group in groupby(points, lambda point: point.seed)]
+
+
+def draw_rows(measured: Mapping[str, Sequence[Point]], over: str, target: Path) -> None:
+    """Draw the curves of rows, by name, into one SVG: a line for each seed, and the bar. over: a name of CHARTS."""
+    plot = pyplot(font_size=7)
+    columns = min(_COLUMNS, len(measured))
+    lines = -(-len(measured) // columns)
+    size = 2.5 * columns, 1.9 * lines
+    panels, axes = plot.subplots(lines, columns, figsize=size, layout="constrained", squeeze=False)
+    for place in axes.flat[len(measured) :]:
+        place.set_visible(False)
+    scale = 1000 if over == "env_steps" else 1
+    for place, (name, points) in zip(axes.flat, measured.items(), strict=False):
+        for curve in curves_of(points):
+            along = [getattr(point, over) / scale for point in curve]
+            place.plot(along, [point.value for point in curve], color="tab:blue", linewidth=0.8, alpha=0.8)
+        row = ROWS[name]
+        if not isinstance(row.bar, str) and row.metric != RATING:
+            place.axhline(row.bar, color="black", linewidth=0.6, linestyle=":")
+        place.set(title=name)
+        place.locator_params(nbins=4)
+        place.grid(alpha=0.3)
+    panels.supxlabel(CHARTS[over])
+    save(panels, target)
+
+
+def section(folder: Path) -> str:
+    """The text of the table, from the files in ``folder``."""
+    known = {name: read_row(name, folder) for name in ROWS}
+    measured: dict[str, list[str]] = {}
+    for name, (facts, _) in known.items():
+        if facts:
+            measured.setdefault(_where(facts), []).append(f"`{name}`")
+    text = [
+        "## The table",
+        "",
+        "Each row is trained with the defaults of its env alone, unless the last column has other flags:",
+        "`python scripts/reproduce.py ROW` runs `python -m sfactory.train` with these for seeds 1, 2 and 3. A training",
+        "return is the mean of the last 100 episodes; a greedy return that of 100 episodes after training, in which",
+        "the policy takes its most probable actions. After the seeds it says how many of them reach the bar. The",
+        "interquartile mean has a 95% bootstrap interval ([Agarwal et al. 2021](https://arxiv.org/abs/2108.13264)).",
+        "Minutes are of training, without the start, and the median of the seeds. Published figures are of the same",
+        "env after as many steps, unless they say otherwise. Curves are of training, and dotted lines the bars.",
+        "",
+        table(HEAD, [line_of(ROWS[name], *files) for name, files in known.items()]),
+        "",
+        *(f"- {name}: {source}." for name, source in SOURCES.items()),
+        *(f"- `{row.name}`: {row.tried}." for row in ROWS.values() if row.tried),
+    ]
+    if measured:
+        text += ["", "Measured, with the files of each row in [results/rows](results/rows):", ""]
+        text += [f"- {where}: {', '.join(names)}." for where, names in measured.items()]
+        for over, label in CHARTS.items():
+            text += ["", f"![Curves of all measured rows over {label}](results/rows/{over}.svg)"]
+    return "\n".join(text)
+
+
+def _where(facts: Mapping[str, Any]) -> str:
+    versions = ", ".join(f"{name} {facts[name]}" for name in ("torch", "gymnasium"))
+    return f"{facts['date']}, {hardware(facts)}, {versions}, commit {facts['commit']}"
+
+
+def write_page(page: Path, folder: Path) -> None:
+    """Replace what is between BEGIN and END in ``page``, and draw the charts. Exits if they are not in it."""
+    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise SystemExit(f"error: {page} needs the lines {BEGIN!r} and {END!r}, in this order")
+    curves = {name: points for name in ROWS if (points := read_row(name, folder)[1])}
+    for over in CHARTS if curves else ():
+        draw_rows(curves, over, folder / f"{over}.svg")
+    page.write_text(f"{before}{BEGIN}\n\n{section(folder)}\n\n{END}{after}", encoding="utf-8")

@@ -1,0 +1,187 @@
+"""Rows of the table of results: their commands, the files that made-up runs leave, the intervals, and the page."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scripts import reproduce
+from scripts.command import Output
+from scripts.draw_curves import POINTS
+from scripts.reproduce import Runs
+from scripts.results_page import (
+    BEGIN,
+    END,
+    PAGE,
+    RESULTS,
+    Point,
+    iqm,
+    iqm_interval,
+    line_of,
+    read_row,
+    section,
+    write_page,
+    write_row,
+)
+from scripts.rows import GREEDY, IN_WORDS, ROWS, SOURCES, Success
+from sfactory.config.argv import scan
+from sfactory.config.flags import all_flags
+from sfactory.config.resolve import read_command_line
+from sfactory.errors import ConfigError
+
+FACTS = {"date": "2026-11-27", "cpu": "X", "cores": 2, "torch": "2", "gymnasium": "1", "commit": "abc"}
+
+
+def test_commands_of_rows_can_be_read_and_their_figures_have_a_source(tmp_path: Path) -> None:
+    for row in ROWS.values():
+        command = Runs(row, tmp_path).train(1)[3:]
+        assert scan(command, all_flags()).problems == []
+        # The package of the env may be missing.
+        assert [problem for problem in problems_of(command) if not problem.startswith("--env=")] == []
+        assert row.metric in IN_WORDS
+        assert set(re.findall(r"\(([^)]*)\)", row.peer)) <= SOURCES.keys()
+        assert row.peer == "" or row.peer.endswith(")")
+
+
+def problems_of(command: Sequence[str]) -> list[str]:
+    """Of a command line, flags and their rules."""
+    try:
+        read_command_line(command)
+    except ConfigError as error:
+        return list(error.problems)
+    return []
+
+
+class Trainer:
+    """Stands in for the commands: a run leaves made-up metrics, and seeds of ``failing`` end with an error."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows, self.failing, self.seeds = rows, set[str](), list[str]()
+
+    def __call__(self, argv: Sequence[str], cwd: Path, limit_s: float) -> Output:
+        given = dict(word.split("=", 1) for word in argv[3:])
+        if argv[2] == "sfactory.enjoy":
+            assert given["--eval_deterministic"] == "True"
+            return Output('{"true_objective_mean": 495.00001}', "")
+        if given["--seed"] in self.failing:
+            raise SystemExit("error: it failed")
+        self.seeds.append(given["--seed"])
+        folder = cwd / given["--train_dir"] / given["--experiment"]
+        folder.mkdir(parents=True, exist_ok=True)
+        steps = int(given["--train_for_env_steps"])
+        rows: list[dict[str, Any]] = [{"env_steps": 0, "train/true_objective_mean": None}]
+        for at in range(1, self.rows + 1):
+            value = 900.0 if at == 2 else at / 10
+            when = {"env_steps": steps * at // self.rows, "perf/train_seconds": at * 6.0}
+            rows.append({**when, "train/true_objective_mean": value})
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return Output(json.dumps({"env_steps": steps}), "")
+
+
+def test_seeds_are_written_after_each_run_and_failed_ones_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, results, runs = Trainer(1000), tmp_path / "results", Runs(ROWS["cartpole"], tmp_path / "runs")
+    monkeypatch.setattr(reproduce, "run", trainer)
+    trainer.failing = {"2"}
+    with pytest.raises(SystemExit, match="it failed"):
+        reproduce.reproduce(runs, [1, 2], results)
+
+    facts, points = read_row("cartpole", results)
+    assert facts["reached"] == {"1": 495.0}
+    assert "--seed=SEED" in facts["command"]
+    assert {"cpu", "cores", "instructions", "torch", "commit", "date"} <= facts.keys()
+    assert POINTS / 2 < len(points) <= POINTS + 2
+    assert points[-1] == Point(1, 100_000, 100.0, 100.0)
+    assert Point(1, 200, 0.2, 900.0) in points  # the best
+
+    trainer.failing = set()
+    reproduce.reproduce(runs, [1, 2], results)
+    assert trainer.seeds == ["1", "2"]
+    assert read_row("cartpole", results)[0]["reached"].keys() == {"1", "2"}
+
+    monkeypatch.setattr(reproduce, "commit", lambda: "another")
+    reproduce.reproduce(runs, [3], results)
+    facts, points = read_row("cartpole", results)
+    assert facts["reached"].keys() == {"3"} == {str(point.seed) for point in points}
+
+
+def test_training_returns_are_those_at_the_end_and_short_runs_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = Runs(ROWS["acrobot"], tmp_path)
+    assert runs.row.metric != GREEDY
+    monkeypatch.setattr(reproduce, "run", Trainer(10))
+    assert reproduce.measure(runs, 1)[1] == 1.0
+
+    monkeypatch.setattr(reproduce, "run", lambda *_, **__: Output('{"env_steps": 10}', ""))
+    with pytest.raises(SystemExit, match="10 of 500000 env steps"):
+        reproduce.measure(runs, 1)
+
+
+def test_interquartile_mean_and_its_interval_are_those_of_all_resamples() -> None:
+    assert iqm(np.array([9.0, 1.0, 2.0, 3.0, 100.0])) == pytest.approx(14 / 3)  # 1 and 100 are left out
+    assert iqm(np.array([1.0, 2.0, 6.0])) == 3.0
+    tasks = [[1.0, 4.0, 9.0], [-3.0, 0.5, 2.0]]
+
+    means = []
+    for drawn in itertools.product(*(itertools.product(task, repeat=3) for task in tasks)):
+        middle = sorted(value for task in drawn for value in task)[1:-1]
+        means.append(sum(middle) / len(middle))
+
+    assert iqm_interval(np.array(tasks), 40_000) == pytest.approx(np.percentile(means, [2.5, 97.5]), abs=0.1)
+    assert iqm_interval(np.array([[5.0]])) == (5.0, 5.0)
+
+
+def test_lines_count_the_seeds_that_reach_the_bar() -> None:
+    points = [Point(seed, 1000, minutes, 0.5) for seed, minutes in ((1, 1.0), (2, 3.0), (3, 2.0))]
+    facts = {**FACTS, "reached": {"1": 0.5, "2": 0.6, "3": 0.61}}
+
+    assert line_of(ROWS["memoryless"], facts, points)[4:7] == ["0.5, 0.6, 0.61: 2 of 3", "0.57 [0.5, 0.61]", "2"]
+    assert line_of(ROWS["memory"], facts, points)[4].endswith(": 0 of 3")
+    assert line_of(ROWS["nethack"], facts, points)[4] == "0.5, 0.6, 0.61"
+    assert line_of(ROWS["ant"], {}, [])[4] == "not run"
+
+
+def test_only_the_table_of_a_page_is_written_and_always_the_same(tmp_path: Path) -> None:
+    page, folder = tmp_path / "results.md", tmp_path / "rows"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    write_page(page, folder)
+    assert page.read_text().count("not run") == len(ROWS)
+
+    points = [Point(seed, at * 1000, at / 10, at * 5.0) for seed in (1, 2) for at in range(20)]
+    write_row("cartpole", {**FACTS, "reached": {"1": 500.0, "2": 480.0}}, points, folder)
+    write_row("nethack", {**FACTS, "reached": {"1": 10.0}}, points[:20], folder)
+    written = []
+    for _ in range(2):
+        write_page(page, folder)
+        written.append([page.read_text(), *(file.read_text() for file in sorted(folder.glob("*.svg")))])
+
+    assert written[0] == written[1]
+    text, *charts = written[0]
+    assert text.startswith(f"before\n{BEGIN}\n")
+    assert text.endswith(f"{END}\nafter\n")
+    assert "old" not in text
+    assert "500, 480: 1 of 2" in text
+    assert "2026-11-27, 2 cores of X, torch 2, gymnasium 1, commit abc" in text
+    assert len(charts) == 2
+    assert all("cartpole" in chart and "nethack" in chart for chart in charts)
+
+    page.write_text(BEGIN)
+    with pytest.raises(SystemExit, match="needs the lines"):
+        write_page(page, folder)
+
+
+def test_page_of_results_is_that_of_the_files() -> None:
+    assert section(RESULTS) in PAGE.read_text(encoding="utf-8")
+
+
+def test_episodes_that_earn_a_reward_are_successes() -> None:
+    assert [Success().on_episode(0, 0, {"return": earned}, {})["success"] for earned in (0.0, 0.9)] == [0.0, 1.0]
