@@ -97,7 +97,7 @@ def calls_per_second(call: Callable[[], object], seconds: float) -> float:
 
 
 def _spec_of(config: Config) -> EnvSpec:
-    env = EnvFactory.of(config.run, config.sampling)()
+    env = EnvFactory.of(config)()
     spec = EnvSpec.of_spaces(env.observation_space, env.action_space)
     env.close()
     return spec

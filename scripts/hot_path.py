@@ -92,7 +92,7 @@ class HotPath:
 
     def __init__(self, inference: Inference, envs: int = ENVS) -> None:
         config = hot_config(inference, envs)
-        env = EnvFactory.of(config.run, config.sampling)()
+        env = EnvFactory.of(config)()
         spec = EnvSpec.of_spaces(env.observation_space, env.action_space)
         model = ActorCritic(spec, config.model)
         self._config, self._weights = config, FlatState(model).to_host()

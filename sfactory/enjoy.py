@@ -67,7 +67,7 @@ def _play(player: Player, config: EnjoyConfig, saved: SavedPolicy, seed: int, in
     """
     episodes: list[Episode] = []
     due = Every(_PROGRESS_S)
-    max_steps = config.max_num_frames // saved.config.sampling.env_frameskip
+    max_steps = config.max_num_frames // saved.config.frames_per_step
     with contextlib.suppress(Interrupted):
         try:
             for episode in player.episodes(config.max_num_episodes, max_steps, seed):

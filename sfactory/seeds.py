@@ -31,6 +31,7 @@ class Branch(IntEnum):
     ASSIGNMENT = 11  # actor, generation (two parts), split: which policies play its episodes
     AFTER_FAULT = 10  # actor, generation (two parts), attempt, env, count: a reset of an env that had failed
     POPULATION = 12  # policy, turn: what a member of a population draws in that turn
+    STICKY_ACTIONS = 14  # none, of the seed of an env: when it takes its last action again
     MATCH = 13  # two policies of a match, side: a play of the one on that side against the other
 
 

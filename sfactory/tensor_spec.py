@@ -241,7 +241,7 @@ def describe(path: str, spec: TensorSpec, normalized: bool, apart: bool = False)
         if (times := height * width / _USUAL_PIXELS) < _MANY_TIMES:
             return text
         return (
-            f"{text}; the network costs about {times:.0f} times as much as over 84x84, which a wrapper in the env "
-            "can resize it to: gymnasium.wrappers.ResizeObservation"
+            f"{text}; the network costs about {times:.0f} times as much as over 84x84, which --obs_resize 84 84 can "
+            "make of it"
         )
     return f"{text} {elements} number{'s' * (elements != 1)}{' for the core' if spec.is_core_input else ''}, {how}"

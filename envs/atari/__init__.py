@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sfactory.errors import EnvError
 from sfactory.packages import install_command
@@ -66,6 +66,14 @@ class Atari:
     """
 
     name: str = "atari"
+    own_wrappers: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "env_framestack": "framestack",
+            "obs_grey": "grayscale",
+            "obs_resize": "size",
+            "sticky_actions": "repeat_action_probability",
+        }
+    )
 
     def names(self) -> Sequence[str]:
         """``atari_<rom>`` of every game."""

@@ -56,7 +56,7 @@ class ActorSetup:
     @cached_property
     def factory(self) -> EnvFactory:
         """Makes the actor's envs."""
-        return EnvFactory.of(self.config.run, self.config.sampling)
+        return EnvFactory.of(self.config)
 
     @property
     def inbox(self) -> Channel[ToActor]:

@@ -56,7 +56,7 @@ class Benchmark:
         if self._stage == "env" or not simulated:
             seconds = self._seconds if self._stage == "env" else min(10.0, self._seconds)
             self._console.message(f"pure simulation: {sampling.num_workers} processes, {seconds:g} s")
-            factory = EnvFactory.of(self._config.run, sampling)
+            factory = EnvFactory.of(self._config)
             simulated = pure_simulation(spawner, factory, sampling, self._plan.cores, seconds)
         if self._stage == "env":  # processes only step their envs and never wait
             idle_cores = max(0.0, float(self._plan.cores.count - sampling.num_workers))

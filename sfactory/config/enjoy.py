@@ -21,7 +21,7 @@ class EnjoyConfig(PolicyFlags):
     max_num_episodes: int = flag(20, "whole episodes to play", ge=1)
     max_num_frames: int = flag(
         1_000_000_000,
-        "stop after this many frames (env steps x env_frameskip); an episode cut off does not count",
+        "stop after this many frames (env steps x env_frameskip x action_repeat); an episode cut off does not count",
         ge=1,
     )
     eval_deterministic: bool = flag(False, "True takes the most probable action; False samples as training does")

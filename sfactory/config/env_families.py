@@ -27,6 +27,9 @@ class EnvFamily(Protocol):
 
     A name with a colon counts as code that must be trusted (sfactory.config.trust). A family whose names begin with a
     word and a colon, and import nothing that they give, has that beginning as its attribute ``prefix``.
+
+    A family whose environments do what flags of wrappers do (``env_framestack``, ``obs_resize``, ...) has an attribute
+    ``own_wrappers``: by flag, the name among ``--env_kwargs`` that sets it.
     """
 
     @property

@@ -6,7 +6,9 @@ import functools
 import math
 from collections import Counter
 from fractions import Fraction
+from typing import Any
 
+from sfactory.config.flags import values_of
 from sfactory.config.hyperparameters import hyperparameters, mutable_flags, range_problem, request_problems
 from sfactory.config.rule import (
     WAITING,
@@ -191,7 +193,8 @@ def _names(name: str, form: str, registered: bool = False) -> Rule:
     """A rule that all elements of the list ``name`` are module:attribute, or, if ``registered``, installed names."""
 
     def find(config: Config) -> str | None:
-        wrong = [each for each in getattr(config.hooks, name) if not _names_attribute(each, registered)]
+        names: Any = values_of(config)[name]
+        wrong = [each for each in names if not _names_attribute(each, registered)]
         return f"{', '.join(map(repr, wrong))} must read {form}" if wrong else None
 
     return Rule((name,), find)
@@ -226,6 +229,7 @@ AUXILIARY_RULES = (
     excludes("eval_interval_sec", "serial_mode", "an evaluation has processes of its own, and serial mode has none"),
     excludes("eval_interval_sec", "benchmark", "an evaluation beside a benchmark would change its result"),
     _names("observers", "module:Class, for example --observers my_hooks:MyObserver", registered=True),
+    _names("wrapper", "module:function or module:Class, for example --wrapper my_wrappers:Noisy"),
     _names("after_train_step", "module:function, for example --after_train_step my_hooks:my_function"),
     *idle_unless(("cpc_forward_steps", "cpc_time_subsample", "cpc_forward_subsample", "aux_loss_coeff"), "use_cpc"),
     *idle_unless(("eval_workers", "eval_episodes", "eval_deterministic"), "eval_interval_sec", value=60),

@@ -186,4 +186,13 @@ SAMPLING_RULES = (
     ),
     needs("continuous_distribution", "normalize_actions", "the tanh of an action is between -1 and 1"),
     needs("normalize_input_keys", "normalize_input", "has no effect with --normalize_input=False"),
+    refuse(
+        ("obs_resize",),
+        lambda config: len(config.wrappers.obs_resize) not in (0, 2),
+        "must be two numbers, height and width, for example --obs_resize 84 84",
+    ),
+    *(
+        excludes("flatten_obs", keys, f"leaves one observation, of which --{keys} cannot choose")
+        for keys in ("obs_keys", "ignore_obs_keys", "actor_obs_keys")
+    ),
 )

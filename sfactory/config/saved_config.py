@@ -26,6 +26,7 @@ from sfactory.config.schema import (
     OptimConfig,
     PopulationConfig,
     TuningConfig,
+    WrapperConfig,
 )
 from sfactory.errors import ConfigError, ResourceError
 
@@ -40,8 +41,9 @@ def _names(*sections: type) -> frozenset[str]:
 # amp and cuda_graphs change how the network computes, not its float32 weights. The auxiliary loss and each policy have
 # weights of their own, and each kind of optimizer has its own moments.
 _OTHER_WEIGHTS = {"env", "use_cpc", "rnd", "optimizer", "separate_value_optimizer", "num_policies"}
-FROZEN = _names(ModelConfig) - {"amp", "cuda_graphs"} | _OTHER_WEIGHTS
-NOTED = _names(AlgoConfig, OptimConfig, LearnerConfig, PopulationConfig) - FROZEN | {"env_kwargs"}
+_OTHER_OBS = {"obs_grey", "obs_resize", "env_framestack", "flatten_obs"}
+FROZEN = _names(ModelConfig) - {"amp", "cuda_graphs"} | _OTHER_WEIGHTS | _OTHER_OBS
+NOTED = _names(AlgoConfig, OptimConfig, LearnerConfig, PopulationConfig, WrapperConfig) - FROZEN | {"env_kwargs"}
 # How one start begins is not a setting of the run: the next start resumes it.
 OF_ONE_START = frozenset({"load_checkpoint_kind", "restart_behavior", "trust_run_dir"})
 # A run keeps the settings that autotune found, not the flag. A command that resumes it with --autotune=True tunes again

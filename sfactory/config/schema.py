@@ -21,7 +21,7 @@ from sfactory.config.sections.run import (
     RunConfig,
     TuningConfig,
 )
-from sfactory.config.sections.sampling import SamplingConfig
+from sfactory.config.sections.sampling import SamplingConfig, WrapperConfig
 from sfactory.config.sections.training import AlgoConfig, LearnerConfig, OptimConfig
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "RunConfig",
     "SamplingConfig",
     "TuningConfig",
+    "WrapperConfig",
 ]
 
 Kind = Literal["vector", "table", "continuous", "images"]  # of task: of EnvSpec, for the defaults of flags
@@ -55,6 +56,7 @@ class Config:
 
     run: RunConfig = dataclasses.field(default_factory=RunConfig)
     sampling: SamplingConfig = dataclasses.field(default_factory=SamplingConfig)
+    wrappers: WrapperConfig = dataclasses.field(default_factory=WrapperConfig)
     learner: LearnerConfig = dataclasses.field(default_factory=LearnerConfig)
     algo: AlgoConfig = dataclasses.field(default_factory=AlgoConfig)
     optim: OptimConfig = dataclasses.field(default_factory=OptimConfig)
@@ -66,3 +68,8 @@ class Config:
     hooks: HooksConfig = dataclasses.field(default_factory=HooksConfig)
     benchmark: BenchmarkConfig = dataclasses.field(default_factory=BenchmarkConfig)
     tuning: TuningConfig = dataclasses.field(default_factory=TuningConfig)
+
+    @property
+    def frames_per_step(self) -> int:
+        """Frames of one env step."""
+        return self.sampling.env_frameskip * self.wrappers.action_repeat

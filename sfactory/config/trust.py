@@ -18,7 +18,7 @@ from sfactory.config.flags import assigned, shown
 TRUST = "trust_run_dir"
 # env_kwargs are data of the env; yet some envs import what they name (Gymnasium's wrappers of older gyms).
 NETWORKS = ("encoder", "core", "decoder", "model")
-CODE_FLAGS = ("env", "env_kwargs", "policy_mapping", "observers", "after_train_step", *NETWORKS)
+CODE_FLAGS = ("env", "env_kwargs", "wrapper", "policy_mapping", "observers", "after_train_step", *NETWORKS)
 
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w./-]*")
 

@@ -1,4 +1,4 @@
-"""Makes environments from ``--env``, ``--env_kwargs`` and ``--env_frameskip``.
+"""Makes environments from ``--env``, ``--env_kwargs``, ``--env_frameskip`` and the flags of wrappers.
 
 A name is looked up in this order: env family, ``module:function``, Gymnasium id. The result is a ``gymnasium.Env``, an
 ``AgentsEnv`` with several agents, or a ``gymnasium.vector.VectorEnv``. EnvErrors say how to fix the problem.
@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sfactory.config.env_families import find_family
-from sfactory.config.flags import did_you_mean
+from sfactory.config.flags import assigned, did_you_mean
 from sfactory.config.import_strings import Unresolved, described, find_callable, import_current_directory
-from sfactory.config.schema import RunConfig, SamplingConfig
+from sfactory.config.schema import Config, WrapperConfig
 from sfactory.env.lifecycle import warnings_stay_warnings
 from sfactory.errors import EnvError, Passing, named, raised_at
 from sfactory.packages import env_plugin, install_advice, missing_module
@@ -143,7 +143,7 @@ class EnvFactory:
     ``env_frameskip`` is passed on if the family's ``make`` or the function has a parameter of this name, so that one
     flag both sets frame skipping and counts the skipped frames. Other makers, such as Gymnasium, do not get it. An env
     with several frames in one observation sets SPANS_FRAMES in its metadata. info_action_mask: the flag; "auto" is for
-    the probe, which finds out.
+    the probe, which finds out. wrappers: see NOTE [Order of wrappers].
 
     All methods raise EnvError if the env cannot be made or has the wrong type; its cause is the maker's exception.
     """
@@ -152,11 +152,14 @@ class EnvFactory:
     kwargs: Mapping[str, object] = field(default_factory=dict)
     env_frameskip: int = 1
     info_action_mask: str = "off"
+    wrappers: WrapperConfig = field(default_factory=WrapperConfig)
 
     @staticmethod
-    def of(run: RunConfig, sampling: SamplingConfig) -> EnvFactory:
+    def of(config: Config) -> EnvFactory:
         """The factory that the flags describe."""
-        return EnvFactory(run.env, dict(run.env_kwargs), sampling.env_frameskip, sampling.info_action_mask)
+        run, sampling = config.run, config.sampling
+        kwargs, frameskip, masks = dict(run.env_kwargs), sampling.env_frameskip, sampling.info_action_mask
+        return EnvFactory(run.env, kwargs, frameskip, masks, config.wrappers)
 
     @property
     def makes_vectors(self) -> bool:
@@ -191,14 +194,17 @@ class EnvFactory:
             from sfactory.env.vector import SoleEnv
 
             return SoleEnv(self._vector_env(maker, {**kwargs, _NUM_ENVS: 1}))
-        env = self._made_by(maker, kwargs)
+        env = self._in_own_wrappers(self._made_by(maker, kwargs))
         if (many := self._adapted(env)) is not None:
+            self._require_own_wrappers_alone("has many agents")
             return many
         if not isinstance(env, gymnasium.Env):
             raise self._error(
                 f"{maker.title} returned {described(env)}; it must return an instance of gymnasium.Env (the package "
                 "gymnasium, not the older gym), or an env of many agents (docs/multi_agent.md)"
             )
+        if self.wrappers.used:
+            env = self._wrapped(env, maker)
         if self.info_action_mask != "on":
             return env
         from sfactory.env.info_masks import InfoMaskEnv
@@ -247,13 +253,62 @@ class EnvFactory:
                 if advice := install_advice(missing_module(cause)):  # then Gymnasium's own is left out
                     what = type(error).__name__
                 where = f" (cause: {named(cause)}){advice}"
-            fits = "; do --env_kwargs fit its parameters?" if isinstance(error, TypeError) and self.kwargs else ""
+            may_misfit = isinstance(error, TypeError) and self.kwargs and kwargs
+            fits = "; do --env_kwargs fit its parameters?" if may_misfit else ""
             raise self._error(f"{call} raised {what}{where}{fits}") from error
+
+    def _in_own_wrappers(self, env: object) -> object:
+        """``env``, as it was made, in the wrappers of ``--wrapper``."""
+        for name in self.wrappers.wrapper:
+            try:
+                make = functools.partial(find_callable(name), env)
+            except Unresolved as error:
+                raise self._error(f"--wrapper={name}: {error}") from error.__cause__
+            env = self._made_by(Maker(f"--wrapper={name}", make, {}, own_parameters=False), {})
+            if not hasattr(env, "step"):
+                raise self._error(f"--wrapper={name} returned {described(env)}; it must return an env")
+        return env
+
+    def _require_own_wrappers_alone(self, what: str) -> None:
+        others = [assigned(name, value) for name, value in self.wrappers.used.items() if name != "wrapper"]
+        if others:
+            raise self._error(
+                f"{others[0]} is for envs of one agent that are made one by one, and this one {what}; leave it out, or "
+                "wrap the env with code of your own, which --wrapper=module:function names"
+            )
+
+    def _wrapped(self, env: Env, maker: Maker) -> Env:
+        """``env`` in the wrappers of the other flags."""
+        from sfactory.env.info_masks import shows_mask
+        from sfactory.env.wrappers import wrapped
+
+        used = self.wrappers.used
+        own = getattr(find_family(self.name), "own_wrappers", {})
+        has_masks = self.info_action_mask == "on" or shows_mask(env.observation_space)
+        for name, value in used.items():
+            problem = ""
+            if name in own:
+                problem = f"this env does that itself: leave it out, or set {own[name]!r} in --env_kwargs"
+            elif name == "env_framestack" and env.metadata.get(SPANS_FRAMES):
+                problem = "observations of this env have several frames already; leave it out"
+            elif name == "action_repeat" and _FRAMESKIP in maker.parameters:
+                problem = f"this env repeats actions itself: use --env_frameskip={value}"
+            elif name in ("action_repeat", "sticky_actions") and has_masks:
+                problem = (
+                    "an action that is taken again may be illegal by then, as the env has action masks; leave it out"
+                )
+            if problem:
+                raise self._error(f"{assigned(name, value)}: {problem}")
+        try:
+            return wrapped(env, self.wrappers)
+        except EnvError as error:
+            raise self._error(str(error)) from error.__cause__
 
     def _vector_env(self, maker: Maker, kwargs: Mapping[str, object]) -> VectorEnv:
         import gymnasium
 
-        env = self._made_by(maker, kwargs)
+        self._require_own_wrappers_alone("is a vector env")
+        env = self._in_own_wrappers(self._made_by(maker, kwargs))
         if not isinstance(env, gymnasium.vector.VectorEnv):
             if self._adapted(env) is not None:
                 raise self._error(

@@ -26,17 +26,18 @@ Masks = npt.NDArray[np.int8]
 
 def has_info_mask(observation_space: spaces.Space[Any], info: Any) -> bool:
     """Whether ``info`` has an action mask, which the observations have not."""
-    return not _shows_mask(observation_space) and isinstance(info, Mapping) and MASK_KEY in info
+    return not shows_mask(observation_space) and isinstance(info, Mapping) and MASK_KEY in info
 
 
-def _shows_mask(observation_space: spaces.Space[Any]) -> bool:
+def shows_mask(observation_space: spaces.Space[Any]) -> bool:
+    """Whether the observations have an action mask."""
     return isinstance(observation_space, spaces.Dict) and MASK_KEY in observation_space.spaces
 
 
 def _can_be_masked(observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> bool:
     """Whether there are discrete actions, and no mask of them is among the observations."""
     heads = EnvSpec.of_spaces(observation_space, action_space).actions
-    return any(isinstance(head, DiscreteHead) for head in heads) and not _shows_mask(observation_space)
+    return any(isinstance(head, DiscreteHead) for head in heads) and not shows_mask(observation_space)
 
 
 class MaskJoiner:

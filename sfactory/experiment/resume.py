@@ -78,7 +78,7 @@ class Resumed:
 
     def finished(self, config: Config) -> bool:
         """True if every policy that learns has reached the limits of ``config`` already."""
-        limits = Limits.of(config.run, config.sampling.env_frameskip)
+        limits = Limits.of(config.run, config.frames_per_step)
         steps = [self.steps_of_policies[policy] for policy in learning_policies(config) if self.steps_of_policies]
         return limits.reached(min(steps, default=self.env_steps), self.train_seconds)
 

@@ -110,11 +110,11 @@ class SavedPolicy:
         path = Path(run.train_dir) / run.experiment / CONFIG_NAME
         problems = [f"{text} (this value comes from {path})" for text in check_env_name(run.env)]
         if not wanted.trust_run_dir:
-            names = ("env_kwargs",) if wanted.env else ("env", "env_kwargs")
+            names = ("env_kwargs", "wrapper") if wanted.env else ("env", "env_kwargs", "wrapper")
             problems += untrusted(values_of(self.config), dict.fromkeys(names, path), known=("env",))
         if problems:
             raise ConfigError(problems)
-        return EnvFactory.of(run, self.config.sampling)
+        return EnvFactory.of(self.config)
 
     def spec_of(self, env: Env | AgentsEnv) -> EnvSpec:
         """The spec of an env that the policy acts in."""
@@ -240,6 +240,7 @@ def _metadata(saved: SavedPolicy, spec: EnvSpec, policy: int) -> dict[str, str]:
         "sfactory_version": __version__,
         "env": run.env,
         "env_kwargs": json.dumps(dict(run.env_kwargs)),
+        "env_wrappers": json.dumps(saved.config.wrappers.used),
         "env_spec": json.dumps(spec.plain()),
         "model_config": json.dumps(dataclasses.asdict(saved.config.model)),
         "policy": str(policy),

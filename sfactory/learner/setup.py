@@ -21,9 +21,9 @@ class Limits:
     seconds: float
 
     @staticmethod
-    def of(run: RunConfig, env_frameskip: int) -> Limits:
+    def of(run: RunConfig, frames_per_step: int) -> Limits:
         """The limits of a run; frames are converted to env steps, rounded up."""
-        frames = -(-run.train_for_frames // env_frameskip)
+        frames = -(-run.train_for_frames // frames_per_step)
         return Limits(min(run.train_for_env_steps, frames), run.train_for_seconds)
 
     def reached(self, env_steps: int, seconds: float) -> bool:
@@ -68,7 +68,7 @@ class LearnerSetup:
         """When training is over; a benchmark ends by itself."""
         if self.config.benchmark.benchmark:
             return Limits(env_steps=2**62, seconds=float("inf"))
-        return Limits.of(self.config.run, self.config.sampling.env_frameskip)
+        return Limits.of(self.config.run, self.config.frames_per_step)
 
     @property
     def optim(self) -> OptimConfig:

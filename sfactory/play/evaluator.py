@@ -52,7 +52,7 @@ class EvaluatorSetup:
     @cached_property
     def factory(self) -> EnvFactory:
         """Makes its env."""
-        return EnvFactory.of(self.config.run, self.config.sampling)
+        return EnvFactory.of(self.config)
 
     def seed_of(self, number: int, attempt: int = 0) -> int:
         """Seed of its episodes of evaluation ``number``; ``attempt``: how often the env was recreated before."""

@@ -84,6 +84,10 @@ def _with_frameskip(config: EnjoyConfig, saved: SavedPolicy) -> tuple[EnvFactory
         return factory, 1
     if trained % wanted:
         raise ConfigError([f"--eval_env_frameskip={wanted}: must be a divisor of the run's env_frameskip, {trained}"])
+    counting = saved.config.wrappers.used.keys() & {"sticky_actions", "max_episode_steps"}
+    if counting and wanted != trained:
+        problem = f"the run's --{min(counting)} is for each step, of which there would be more; leave it out"
+        raise ConfigError([f"--eval_env_frameskip={wanted}: {problem}"])
     return dataclasses.replace(factory, env_frameskip=wanted), trained // wanted
 
 

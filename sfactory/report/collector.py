@@ -231,7 +231,7 @@ class ReportCollector:
             status=status,
             env_steps=progress.env_steps,
             agent_steps=self._trained_count("agent_steps", self._resumed.agent_steps),
-            frames=progress.env_steps * self._config.sampling.env_frameskip,
+            frames=progress.env_steps * self._config.frames_per_step,
             train_seconds=progress.train_seconds,
             fps=progress.env_steps / progress.train_seconds if progress.train_seconds else None,
             sample_fps=self._sampled.overall,

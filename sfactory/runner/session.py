@@ -7,6 +7,7 @@ import dataclasses
 import logging
 import secrets
 from collections.abc import Iterator, Mapping
+from itertools import starmap
 from pathlib import Path
 
 from sfactory.benchmark.autotune import Autotune
@@ -138,7 +139,7 @@ class Session:
     def _plan(self) -> Plan:
         """Probe the env, and decide sizes and devices."""
         config, sampling = self._config, self._config.sampling
-        factory = EnvFactory.of(config.run, sampling)
+        factory = EnvFactory.of(config)
         limit_s, gpus = sampling.reset_timeout_seconds, sampling.actor_worker_gpus
         for_inference = steps_are_timed(config)
         timed = for_inference or depends_on_step_time(self._resolved)
@@ -258,7 +259,7 @@ def _make_observers(config: Config, interrupts: Interrupts, observing: Mapping[s
 
 
 def _open_console(config: Config, run_dir: RunDir) -> Console:
-    limits = Limits.of(config.run, config.sampling.env_frameskip)
+    limits = Limits.of(config.run, config.frames_per_step)
     steps = limits.env_steps * len(learning_policies(config)) if limits.env_steps < _NO_LIMIT else None
     seconds = limits.seconds if limits.seconds < _NO_LIMIT else None
     console = Console(steps, seconds, log_path=run_dir.log_path if config.report.log_to_file else None)
@@ -285,9 +286,11 @@ def _log_start(config: Config, plan: Plan, resumed: Resumed | None, run_dir: Run
 
 
 def _beside_the_usual(config: Config) -> Iterator[str]:
-    """Sentences on what most runs do not use: networks of one's own, a pool of opponents, a bonus."""
+    """Sentences on what most runs do not use: wrappers, networks of one's own, a pool of opponents, a bonus."""
     for part, name in own_parts(config.model).items():
         yield f"{'the whole network' if part == 'model' else f'the {part} of the network'} is {name}"
+    if used := config.wrappers.used:
+        yield f"the environment is wrapped, from the inside: {', '.join(starmap(assigned, used.items()))}"
     population, algo = config.population, config.algo
     if population.opponent_pool:
         yield (
@@ -309,7 +312,7 @@ def _summary_of(config: Config, resumed: Resumed | None, status: Result) -> Summ
         status=status,
         env_steps=resumed.env_steps,
         agent_steps=resumed.agent_steps,
-        frames=resumed.env_steps * config.sampling.env_frameskip,
+        frames=resumed.env_steps * config.frames_per_step,
         train_seconds=resumed.train_seconds,
         fps=resumed.env_steps / resumed.train_seconds if resumed.train_seconds else None,
         episodes=0 if earlier is None else earlier.episodes,

@@ -26,8 +26,8 @@ COMMANDS = [line for kind, text in BLOCKS if not kind for line in text.splitline
 # Beside what a command names.
 SMALL = {"num_envs_per_worker": 4, "serial_mode": True, "train_for_env_steps": 500, "train_dir": "runs"}
 ALL_AT_ONCE = (
-    f"{TRAINING}--env=my_envs:Growing --encoder=my_agent:Attention --use_rnn=True --core=my_parts:Core "
-    "--decoder=my_parts:Decoder --observers=my_watch:Watch --experiment=all"
+    f"{TRAINING}--env=my_envs:Growing --wrapper=my_wrappers:Noisy --encoder=my_agent:Attention --use_rnn=True "
+    "--core=my_parts:Core --decoder=my_parts:Decoder --observers=my_watch:Watch --experiment=all"
 )
 
 

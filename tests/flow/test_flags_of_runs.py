@@ -13,10 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 
+from sfactory import enjoy, export
 from sfactory.errors import ExitCode
 from sfactory.seeds import Branch, seed_at
 from sfactory.system.cores import Cores
+from tests.support.long import long
 from tests.support.process_states import wait_until_all_work
 from tests.support.trainer import ENDLESS, REAL, RunTrainer, TrainerRun
 
@@ -152,3 +155,44 @@ def test_cores_kept_for_the_learner_are_closed_to_actors_alone(run_trainer: RunT
     cores = Cores.available().ids
     assert learner == set(cores)
     assert all(len(own) > 0 and own <= set(cores[1:]) for own in actors)
+
+
+@pytest.mark.parametrize("evaluated", [False, long(True)])
+def test_a_wrapped_env_is_evaluated_resumed_played_and_exported_in_its_wrappers(
+    evaluated: bool, run_trainer: RunTrainer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code = ("tests.support.wrapped_envs:HalfReward",)
+    flags = {
+        "sticky_actions": 0.1,
+        "action_repeat": 2,
+        "max_episode_steps": 6,
+        "env_framestack": 3,
+        "flatten_obs": True,
+    }
+    if evaluated:
+        run = run_trainer(train_for_env_steps=ENDLESS, eval_interval_sec=0.2, eval_episodes=2, wrapper=code, **flags)
+        run.wait_until_training()
+        run.wait_until(lambda: any("eval/episodes" in row for row in run.metrics()))
+        run.stop()
+        lengths = {row["eval/episode_length_mean"] for row in run.metrics() if "eval/episodes" in row}
+        assert 4 <= min(lengths) <= max(lengths) <= 6
+    else:
+        run = run_trainer(train_for_env_steps=512, serial_mode=True, wrapper=code, **flags).done()
+    assert "--wrapper tests.support.wrapped_envs:HalfReward, --sticky_actions=0.1, --action_repeat=2" in run.stderr
+    # A step is two of CartPole, each of which gives a half.
+    assert run.result()["episode_return_mean"] == pytest.approx(run.result()["episode_length_mean"], rel=0.1)
+    assert run.result()["episode_length_mean"] <= 6
+
+    frames = 2 * run.saved_env_steps() + 1024
+    again = {"train_for_frames": frames, "train_for_env_steps": ENDLESS, "serial_mode": not evaluated}
+    resumed = run_trainer(**again, wrapper=code).done()
+    assert frames <= resumed.result()["frames"] == 2 * resumed.result()["env_steps"]
+    assert resumed.result()["episode_length_mean"] <= 6
+
+    where = [f"--train_dir={run.run_dir.parent}", "--experiment=run"]
+    assert enjoy.main([*where, "--max_num_episodes=3"]) == ExitCode.REFUSED
+    assert enjoy.main([*where, "--max_num_episodes=3", "--trust_run_dir=True"]) == ExitCode.DONE
+    assert json.loads(capfd.readouterr().out)["episode_length_mean"] <= 6
+    assert export.main([*where, f"--out={tmp_path / 'a.safetensors'}"]) == ExitCode.DONE
+    with safe_open(tmp_path / "a.safetensors", "pt") as file:
+        assert json.loads(file.metadata()["env_wrappers"]) == {"wrapper": list(code), **flags}

@@ -191,7 +191,7 @@ def reference(spec: EnvSpec, params: Tensor, actions: dict[str, Tensor]) -> tupl
 
 def check(case: Case) -> None:
     config = config_of(case)
-    spec = examine(EnvFactory.of(config.run, config.sampling)).spec.for_model(config.model)
+    spec = examine(EnvFactory.of(config)).spec.for_model(config.model)
     torch.manual_seed(0)
     sampler = SerialSampler(config, spec, kinds=("a", "b") if spec.kinds else ())
     with torch.no_grad():

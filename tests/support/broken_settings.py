@@ -135,6 +135,13 @@ BROKEN: list[Row] = [
     ("eval_interval_sec", {"eval_interval_sec": 60.0, "serial_mode": True}),
     ("eval_interval_sec", {"eval_interval_sec": 60.0, "benchmark": True}),
     ("observers", {"observers": ("my_hooks:",)}),
+    ("wrapper", {"wrapper": ("my_wrappers:Noisy", "Quiet")}),
+    ("obs_resize", {"obs_resize": (84,)}),
+    *(("flatten_obs", {"flatten_obs": True, keys: ("a",)}) for keys in ("obs_keys", "ignore_obs_keys")),
+    (
+        "flatten_obs",
+        {"flatten_obs": True, "actor_obs_keys": ("a",), "actor_critic_share_weights": False},
+    ),
     ("after_train_step", {"after_train_step": ("my_hooks:look:twice",)}),
     ("train_policies", {"train_policies": (3,)}),
     ("train_policies", {"num_policies": 4, "train_policies": (1, 1)}),

@@ -48,7 +48,7 @@ class RunConfig:
         gt=0,
     )
     train_for_frames: int = flag(
-        10_000_000_000, "stop after this many frames, which are env steps x env_frameskip", gt=0
+        10_000_000_000, "stop after this many frames, which are env steps x env_frameskip x action_repeat", gt=0
     )
     max_restarts: int = flag(
         0, "how often, in one session, all processes restart from the newest checkpoint after the learner failed", ge=0

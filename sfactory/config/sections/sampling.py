@@ -1,7 +1,8 @@
-"""Flags of sampling."""
+"""Flags of sampling, and of wrappers around environments."""
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
@@ -99,3 +100,47 @@ class SamplingConfig:
         ge=0,
         le=1,
     )
+
+
+@dataclass(frozen=True)
+class WrapperConfig:
+    """What is wrapped around each environment, from the inside in the order of these flags."""
+
+    wrapper: tuple[str, ...] = flag(
+        (),
+        "wrappers of your own, the innermost first, each as module:function or module:Class: it gets an environment as "
+        "it was made (of one agent, of many, or a vector environment) and returns one",
+    )
+    sticky_actions: float = flag(
+        0.0,
+        "probability that the environment's last action is taken once more instead of the chosen one (Machado et al. "
+        "2018), drawn for each step that action_repeat makes",
+        ge=0,
+        lt=1,
+    )
+    action_repeat: int = flag(
+        1,
+        "steps of the environment with each action, whose rewards are added up; each counts as env_frameskip frames; "
+        "environments that take env_frameskip are refused",
+        ge=1,
+    )
+    max_episode_steps: int = flag(
+        0,
+        "env steps after which an episode is truncated, instead of after those that Gymnasium has registered for it; "
+        "0: the environment's own limit",
+        ge=0,
+    )
+    obs_grey: bool = flag(False, "images of three colors become grey ones, without channels (needs OpenCV)")
+    obs_resize: tuple[int, ...] = flag((), "height and width that images are resized to (needs OpenCV)", gt=0)
+    env_framestack: int = flag(
+        1, "Box observations become stacks [N, ...] of the last N ones, the newest last, as Gymnasium stacks them", ge=1
+    )
+    flatten_obs: bool = flag(False, "all observations become one vector, as Gymnasium flattens them")
+
+    @property
+    def used(self) -> dict[str, object]:
+        """The flags that wrap something, with their values, in the order of the wrappers."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {
+            field.name: values[field.name] for field in dataclasses.fields(self) if values[field.name] != field.default
+        }

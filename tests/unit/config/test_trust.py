@@ -31,6 +31,7 @@ CODE: list[tuple[str, Any]] = [
     ("observers", ("strange:Watcher", "strange:Other")),
     ("after_train_step", ("strange:hook",)),
     ("policy_mapping", "strange:who_plays"),
+    ("wrapper", ("strange:Wrap", "strange:Other")),
 ]
 
 
@@ -123,6 +124,7 @@ def test_a_run_with_several_problems_names_all_of_them() -> None:
         ({"env": "strange:make"}, "names this code.*add --env=strange:make, or --trust_run_dir=True"),
         ({"env": "pettingzoo:strange"}, "names this code.*--trust_run_dir=True"),
         ({"env": "CartPole-v1", "env_kwargs": {"env_id": "strange:E-v0"}}, "--env_kwargs.*add --trust_run_dir=True"),
+        ({"env": "CartPole-v1", "wrapper": ("strange:Wrap",)}, "--wrapper strange:Wrap: only.*--trust_run_dir=True"),
         ({"env": "os:system"}, "'os' is a module of Python's standard library"),
     ],
 )

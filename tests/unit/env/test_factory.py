@@ -179,7 +179,7 @@ def test_env_frameskip_in_the_kwargs_must_equal_the_flag(name: str) -> None:
 def test_the_factory_of_a_run_is_picklable_and_takes_name_kwargs_and_frameskip_from_the_flags() -> None:
     config = config_of({"env": "homemade:skipping", "env_kwargs": {"size": 3}, "env_frameskip": 2})
 
-    factory = pickle.loads(pickle.dumps(EnvFactory.of(config.run, config.sampling)))
+    factory = pickle.loads(pickle.dumps(EnvFactory.of(config)))
 
     assert factory == EnvFactory("homemade:skipping", {"size": 3}, 2, "auto")
     assert size_of(factory()) == (3, 2)

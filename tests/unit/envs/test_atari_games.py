@@ -71,7 +71,7 @@ def test_family_is_known_and_light() -> None:
 def test_defaults_of_the_family_are_flags_which_the_game_gets(flags: list[str], frames_per_second: float) -> None:
     config = read_command_line(["--env=atari_breakout", *flags]).config
 
-    assert EnvFactory.of(config.run, config.sampling)().metadata["render_fps"] == frames_per_second
+    assert EnvFactory.of(config)().metadata["render_fps"] == frames_per_second
     assert config.algo.reward_clip == 1.0
     assert (config.model.normalize_input, config.model.normalize_returns, config.model.obs_scale) == (False, False, 255)
 

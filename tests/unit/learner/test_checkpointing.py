@@ -322,7 +322,7 @@ def test_the_nearer_of_the_limits_of_steps_and_frames_counts(
 ) -> None:
     run = RunConfig(train_for_frames=frames, train_for_env_steps=steps)
 
-    assert Limits.of(run, env_frameskip=frameskip).env_steps == env_steps
+    assert Limits.of(run, frames_per_step=frameskip).env_steps == env_steps
 
 
 def test_payload_of_version_2_is_restored() -> None:

@@ -148,3 +148,14 @@ def test_impossible_videos_and_windows_are_refused(
 
     assert text in line
     assert sorted(os.listdir("train_dir/run")) == ["checkpoint_p0", "config.json"]
+
+
+@pytest.mark.parametrize("flag", [{"sticky_actions": 0.1}, {"max_episode_steps": 9}])
+def test_a_smaller_frameskip_is_refused_where_wrappers_count_steps(
+    flag: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_run(env=DRAWN, env_kwargs={"hold": 4}, env_frameskip=4, **flag)
+
+    (line,) = refused(capsys, "--experiment=run", "--eval_env_frameskip=2")
+
+    assert f"--eval_env_frameskip=2: the run's --{next(iter(flag))} is for each step" in line

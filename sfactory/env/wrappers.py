@@ -1,0 +1,241 @@
+"""Wraps an env of one agent as the flags of WrapperConfig say. The leaf ``action_mask`` is never touched.
+
+NOTE [Order of wrappers]: from the inside those of ``--wrapper`` (EnvFactory puts them around the raw env), sticky
+actions, action repeat, time limit, grey, resize, frame stack, flatten. So actions stick step by step within a repeat,
+as in ALE; the time limit counts env steps; and images are only converted for steps that are seen.
+
+Gymnasium's own wrappers serve where they fit. Its images must be the only observation and have channels last, its frame
+stack holds memory that an env may reuse and stacks masks, and its sticky actions draw from a generator that only envs
+with ``super().reset(seed=seed)`` seed.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+import gymnasium.spaces as spaces
+import numpy as np
+from gymnasium.vector.utils import batch_space
+from gymnasium.wrappers import FlattenObservation, TimeLimit, TransformObservation
+
+from sfactory.config.schema import ModelConfig, WrapperConfig
+from sfactory.env.factory import SPANS_FRAMES
+from sfactory.errors import EnvError
+from sfactory.packages import install_advice
+from sfactory.seeds import Branch, seed_at
+from sfactory.spec import OBS_KEY, EnvSpec, key_of
+from sfactory.tensor_spec import MASK_KEY, TensorSpec, with_layouts
+
+Env = gymnasium.Env[Any, Any]
+Wrapper = gymnasium.Wrapper[Any, Any, Any, Any]
+Read = Callable[[Any], Any]  # an observation, or a leaf of it, from that of the inner env
+Changed = tuple[spaces.Space[Any], Read]
+
+_SMALL_IMAGES = ModelConfig(encoder_conv_architecture="resnet_impala")  # which asks for no least size
+_MOST_CHANNELS = 4  # that OpenCV resizes at a time
+
+
+def wrapped(env: Env, flags: WrapperConfig) -> Env:
+    """``env`` in the wrappers of ``flags`` except ``--wrapper``. Raises EnvError where one does not fit the env."""
+    if flags.sticky_actions:
+        env = StickyActions(env, flags.sticky_actions)
+    if flags.action_repeat > 1:
+        env = ActionRepeat(env, flags.action_repeat)
+    if flags.max_episode_steps:
+        env = TimeLimit(_without_time_limit(env), flags.max_episode_steps)
+    if flags.obs_grey:
+        env = _with_images(env, "--obs_grey=True", "of three colors", _grey)
+    if flags.obs_resize:
+        height, width = flags.obs_resize
+        flag = f"--obs_resize {height} {width}"
+        env = _with_images(env, flag, "at all", lambda leaf, cv2: _resized(leaf, height, width, cv2))
+    if flags.env_framestack > 1:
+        env = FrameStack(env, flags.env_framestack)
+    return _flattened(env) if flags.flatten_obs else env
+
+
+class StickyActions(Wrapper):
+    """With a probability the last action that was taken is taken again instead of the chosen one.
+
+    Source: Machado et al. 2018, section 5.2. The first step of an episode takes the chosen action.
+    """
+
+    def __init__(self, env: Env, probability: float) -> None:
+        super().__init__(env)
+        self._probability = probability
+        self._last: Any = None
+        self._random = np.random.default_rng()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        if seed is not None:
+            self._random = np.random.default_rng(seed_at(seed, Branch.STICKY_ACTIONS))
+        self._last = None
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the env."""
+        if self._last is None or self._random.random() >= self._probability:
+            self._last = copy.deepcopy(action)  # its memory may be that of the next one
+        return self.env.step(self._last)
+
+
+class ActionRepeat(Wrapper):
+    """Takes each action ``times`` times, or until the episode ends; adds rewards up, and shows the last observation."""
+
+    def __init__(self, env: Env, times: int) -> None:
+        super().__init__(env)
+        self._times, fps = times, env.metadata.get("render_fps")
+        if isinstance(fps, int | float) and env.render_mode != "human":  # an env with a window draws each of its steps
+            self.metadata = {**env.metadata, "render_fps": fps / times}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Step the env up to ``times`` times."""
+        total = 0.0
+        for _ in range(self._times):
+            obs, reward, terminated, truncated, info = self.env.step(action)
+            total += float(reward)
+            if terminated or truncated:
+                break
+        return obs, total, terminated, truncated, info
+
+
+class FrameStack(Wrapper):
+    """Each leaf that is a Box becomes a stack [size, ...] of its last ``size`` values, the oldest first.
+
+    An episode begins with ``size`` times its first observation. Each observation has memory of its own.
+    """
+
+    def __init__(self, env: Env, size: int) -> None:
+        super().__init__(env)
+        self._size, self._begins = size, True
+        self.observation_space, read = _by_leaf(env.observation_space, self._stack)
+        if read is None:
+            raise EnvError(f"--env_framestack={size}: stacks Box observations, and {env.observation_space} has none")
+        self._read = read
+        self.metadata = {**env.metadata, SPANS_FRAMES: True}
+
+    def _stack(self, path: str, space: spaces.Space[Any]) -> Changed | None:
+        if not isinstance(space, spaces.Box):
+            return None
+        frames: Any = None
+
+        def push(frame: Any) -> Any:
+            nonlocal frames
+            newest = np.asarray(frame)[np.newaxis]
+            older = np.repeat(newest, self._size - 1, axis=0) if self._begins else frames[1:]
+            frames = np.concatenate((older, newest))
+            return frames
+
+        return batch_space(space, self._size), push
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        self._begins = True
+        obs = self._read(obs)
+        self._begins = False
+        return obs, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the env."""
+        obs, *others = self.env.step(action)
+        return self._read(obs), *others
+
+
+def _without_time_limit(env: Env) -> Env:
+    """``env`` without the limit that Gymnasium has put around it, or around an env in it."""
+    if type(env) is TimeLimit:
+        return _without_time_limit(env.env)
+    if isinstance(env, gymnasium.Wrapper):
+        env.env = _without_time_limit(env.env)
+    return env
+
+
+def _by_leaf(
+    space: spaces.Space[Any],
+    change: Callable[[str, spaces.Space[Any]], Changed | None],
+    path: tuple[str, ...] = (),
+) -> tuple[spaces.Space[Any], Read | None]:
+    """``space`` with other leaves, where ``change`` gives them, and how its observations are made; None: as they are.
+
+    Leaves are those of Dicts, and their paths as in EnvSpec.
+    """
+    if isinstance(space, spaces.Dict):
+        parts = {key: _by_leaf(child, change, (*path, key)) for key, child in space.spaces.items()}
+        reads = {key: read for key, (_, read) in parts.items() if read is not None}
+        if not reads:
+            return space, None
+        new = spaces.Dict({key: child for key, (child, _) in parts.items()})
+        return new, lambda obs: {**obs, **{key: read(obs[key]) for key, read in reads.items()}}
+    if path[:1] == (MASK_KEY,):
+        return space, None
+    return change(key_of(path, OBS_KEY), space) or (space, None)
+
+
+def _with_images(
+    env: Env, flag: str, which: str, change: Callable[[TensorSpec, Any], Changed | None]
+) -> TransformObservation[Any, Any, Any]:
+    """``env`` with other images. which: images that ``flag`` is for. change: is given an image and OpenCV."""
+    cv2, spec = _opencv(flag), EnvSpec.of_spaces(env.observation_space, env.action_space)
+    images = {path: leaf for path, leaf in with_layouts(spec.obs, _SMALL_IMAGES) if leaf.is_image}
+    space, read = _by_leaf(env.observation_space, lambda path, _: change(images[path], cv2) if path in images else None)
+    if read is None:
+        there = ", ".join(f"{path!r} ({leaf.dtype}, shape {leaf.shape})" for path, leaf in spec.obs)
+        raise EnvError(f"{flag}: there are no images {which} (uint8, 16x16 or larger) among the observations: {there}")
+    return TransformObservation(env, read, space)
+
+
+def _opencv(flag: str) -> Any:
+    try:
+        import cv2
+    except ImportError as error:
+        raise EnvError(f"{flag}: needs OpenCV, which cannot be imported ({error}){install_advice('cv2')}") from error
+    cv2.setNumThreads(1)  # the processes around this one use the other cores
+    return cv2
+
+
+def _grey(leaf: TensorSpec, cv2: Any) -> Changed | None:
+    """An image of three colors without its channels, weighted as in ITU-R BT.601."""
+    sizes: Mapping[str, int] = dict(zip(leaf.layout, leaf.shape, strict=True))
+    if sizes.get("c") != 3:
+        return None
+    channels, shape = leaf.layout.index("c"), tuple(size for name, size in sizes.items() if name != "c")
+
+    def read(image: Any) -> Any:
+        rows = np.moveaxis(image, channels, -1).reshape(-1, shape[-1], 3)
+        return cv2.cvtColor(rows, cv2.COLOR_RGB2GRAY).reshape(shape)
+
+    return spaces.Box(0, 255, shape, np.uint8), read
+
+
+def _resized(leaf: TensorSpec, height: int, width: int, cv2: Any) -> Changed:
+    """An image of this size; each pixel is the mean of those that it covers."""
+    sizes = dict(zip(leaf.layout, leaf.shape, strict=True))
+    shape = tuple((sizes | {"h": height, "w": width}).values())
+    planes = (-1, *(sizes[name] for name in ("hwc" if leaf.layout.endswith("c") else "hw")))
+
+    def small(images: Any) -> Any:
+        return np.stack([cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA) for image in images])
+
+    def read(image: Any) -> Any:
+        if planes[3:] > (_MOST_CHANNELS,):
+            return np.moveaxis(small(np.moveaxis(image, -1, 0)), 0, -1)
+        return small(image.reshape(planes)).reshape(shape)
+
+    return spaces.Box(0, 255, shape, np.uint8), read
+
+
+def _flattened(env: Env) -> Env:
+    """``env`` with one vector as its observation, beside the action mask if there is one."""
+    space = env.observation_space
+    if unread := EnvSpec.of_spaces(space, env.action_space).unread:
+        raise EnvError(f"--flatten_obs=True: {unread[0][1]}: leave that out with a --wrapper of your own")
+    if not isinstance(space, spaces.Dict) or MASK_KEY not in space.spaces:
+        return FlattenObservation(env)
+    seen = spaces.Dict({key: child for key, child in space.spaces.items() if key != MASK_KEY})
+    new = spaces.Dict({OBS_KEY: spaces.flatten_space(seen), MASK_KEY: space[MASK_KEY]})
+    return TransformObservation(env, lambda obs: {OBS_KEY: spaces.flatten(seen, obs), MASK_KEY: obs[MASK_KEY]}, new)
