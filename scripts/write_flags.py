@@ -24,7 +24,16 @@ from sfactory.config.ancestors import (
     entries,
 )
 from sfactory.config.argv import ALGO_FLAG, CONFIG_FLAG, PRINT_CONFIG_FLAG
-from sfactory.config.commands import ExportConfig, MatchConfig, PlotConfig, export_flags, match_flags, plot_flags
+from sfactory.config.commands import (
+    CheckConfig,
+    ExportConfig,
+    MatchConfig,
+    PlotConfig,
+    check_flags,
+    export_flags,
+    match_flags,
+    plot_flags,
+)
 from sfactory.config.enjoy import EnjoyConfig, enjoy_flags
 from sfactory.config.flags import Flag, all_flags, coerce, type_text, value_text
 from sfactory.config.launcher import LauncherConfig, launcher_flags
@@ -73,7 +82,7 @@ The words of the map:
 
 def our_flags() -> dict[str, Flag]:
     """All flags by name; where train and another command share a name, it is train's."""
-    return {**launcher_flags, **plot_flags, **match_flags, **export_flags, **enjoy_flags, **all_flags()}
+    return {**launcher_flags, **plot_flags, **match_flags, **check_flags, **export_flags, **enjoy_flags, **all_flags()}
 
 
 def default_text(flag: Flag) -> str:
@@ -161,6 +170,7 @@ def _our_part(origins: Origins) -> list[str]:
         lines += ["", f"### {section}", "", (section_type.__doc__ or "").strip(), ""]
         lines += _flag_table(flags, origins)
     others: list[tuple[str, type, Mapping[str, Flag]]] = [
+        ("check_env", CheckConfig, check_flags),
         ("enjoy", EnjoyConfig, enjoy_flags),
         ("export", ExportConfig, export_flags),
         ("launcher", LauncherConfig, launcher_flags),

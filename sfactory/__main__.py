@@ -10,6 +10,7 @@ USAGE = """sfactory's commands:
   python -m sfactory.export --experiment=NAME --out=FILE.safetensors   its weights as a file
   python -m sfactory.plot population RUN               a picture of a population
   python -m sfactory.match RUN ...                     its policies against each other
+  python -m sfactory.check_env --env=ENV               what is wrong with an environment
   python -m sfactory.launcher --run=WHAT [flags]       many runs
 """
 

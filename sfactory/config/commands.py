@@ -10,7 +10,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from sfactory.config.argv import scan
 from sfactory.config.field import flag
@@ -204,6 +204,30 @@ def read_match_line(argv: Sequence[str]) -> tuple[list[str], MatchConfig]:
     count = next((i for i, token in enumerate(argv) if token.startswith("-")), len(argv))
     problems = [] if count else ["who plays? write python -m sfactory.match RUN ..., with the name of each run"]
     return list(argv[:count]), _MATCH.read(argv[count:], problems)
+
+
+@dataclass(frozen=True)
+class CheckConfig:
+    """Which environment to check, and for how long."""
+
+    env: str = flag("", "environment: a Gymnasium id, a family name, or module:function")
+    env_kwargs: Mapping[str, Any] = flag({}, "keyword arguments for the environment's factory, as a JSON object")
+    env_frameskip: int | None = flag(None, "frames per env step; none: 1, or what the environment's family has", ge=1)
+    ignore_obs_keys: tuple[str, ...] = flag((), "keys of observations that the network would not read")
+    steps: int = flag(1000, "env steps to make", ge=1, le=1_000_000)
+    seed: int = flag(0, "seed of environment and actions", ge=0)
+    reset_timeout_seconds: float = flag(120.0, "time limit of each call of the environment", gt=0)
+
+
+_CHECK = Command(
+    CheckConfig,
+    "check_env",
+    "Steps an environment in a process of its own, and reports all that is wrong with it, what it costs, and which "
+    "settings fit.",
+    lambda config: (),
+    usage="--env=ENV",
+)
+check_flags, read_check_line = _CHECK.flags, _CHECK.read
 
 
 def _word_problems(words: Sequence[str]) -> list[str]:

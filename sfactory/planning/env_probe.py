@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium
 
@@ -57,20 +58,41 @@ def probe_env(
     """Check the env of ``factory`` on the first of ``gpus``; ``timed``: and time steps. Raises EnvError with a flaw."""
     for worker in range(len(gpus)):
         see_gpu_of(worker, gpus, dict(os.environ))  # refuses those that are not there
+    with probing(spawner, factory.name, _Examining(factory, timed), timeout_s, gpus) as received:
+        answer: Probed | str = received()
+    if isinstance(answer, str):
+        raise EnvError(answer)
+    return answer
+
+
+class Work(Protocol):
+    """What is done with an env in a process of its own. Picklable."""
+
+    def __call__(self, tell: Callable[[Any], None], at_end: contextlib.ExitStack) -> Any:
+        """Do it; returns the last answer. ``tell`` sends one before; ``at_end`` closes the env after the last."""
+
+
+@contextlib.contextmanager
+def probing(
+    spawner: Spawner, env: str, work: Work, timeout_s: float, gpus: Sequence[int] = ()
+) -> Iterator[Callable[[], Any]]:
+    """A process that does ``work`` with ``--env=env``; yields a function that waits for its next answer, or error text.
+
+    The process ends with the block. Raises EnvError if it dies, or takes longer than ``timeout_s`` for an answer.
+    """
     receiver, sender = spawner.pipe()
     stack = StackDump()
-    process = spawner.start("sf-probe", _probe_child, factory, tuple(gpus), timed, stack, sender)
+    process = spawner.start("sf-probe", _probe_child, work, env, tuple(gpus), stack, sender)
     sender.close()
     has_begun = False
-    answer: Probed | str
     try:
         has_begun = _received(receiver, process, max(_START_S, timeout_s))
-        answer = _received(receiver, process, timeout_s)
+        yield functools.partial(_received, receiver, process, timeout_s)
         process.join(_CLOSE_S)
         if process.exitcode != 0:
             how = "does not return" if process.exitcode is None else f"ended its process: exit code {process.exitcode}"
             where = f"; it hangs here:\n{stack.request(process).wait()}" if process.exitcode is None else ""
-            log.warning("--env=%s: close() %s; nothing is lost%s", factory.name, how, where)
+            log.warning("--env=%s: close() %s; nothing is lost%s", env, how, where)
     except (EOFError, TimeoutError) as error:
         if lost := spawner.loss(process):
             raise ResourceError(lost) from None
@@ -79,23 +101,19 @@ def probe_env(
         if isinstance(error, EOFError):
             process.join(_CLOSE_S)
             raise EnvError(
-                f"--env={factory.name}: its process died while the env was made, reset or stepped (exit code "
-                f"{process.exitcode})"
+                f"--env={env}: its process died while the env was made, reset or stepped (exit code {process.exitcode})"
             ) from None
         why = f": its process is {STOPPED}" if is_stopped(process.pid or 0) else ""
         if not why:
             log.warning("sf-probe hung here:\n%s", stack.request(process).wait())
         raise EnvError(
-            f"--env={factory.name}: not made, reset and stepped within --reset_timeout_seconds={timeout_s:g}{why}"
+            f"--env={env}: not made, reset and stepped within --reset_timeout_seconds={timeout_s:g}{why}"
         ) from None
     finally:
         spawner.kill(process)
         process.join(5.0)
         spawner.end_orphans(5.0)
         receiver.close()
-    if isinstance(answer, str):
-        raise EnvError(answer)
-    return answer
 
 
 def _received(receiver: Any, process: BaseProcess, within_s: float) -> Any:
@@ -108,21 +126,31 @@ def _received(receiver: Any, process: BaseProcess, within_s: float) -> Any:
     raise EOFError  # recv() would not, if a process that the env started still holds the pipe
 
 
-def _probe_child(factory: EnvFactory, gpus: tuple[int, ...], timed: bool, stack: StackDump, sender: Any) -> None:
+def _probe_child(work: Work, env: str, gpus: tuple[int, ...], stack: StackDump, sender: Any) -> None:
     prepare_process("sf-probe", stack)
     with contextlib.ExitStack() as at_end:  # main is answered first: close() may hang, or end the process
         try:
             sender.send(True)  # what happened before was no doing of the env
             see_gpu_of(0, gpus)
-            answer: Probed | str = examine(factory, timed, at_end)
+            answer = work(sender.send, at_end)
         except SFactoryError as error:
             answer = str(error)
         except BaseException as error:
-            answer = f"--env={factory.name}: {named(error)}{raised_at(error, everywhere=True)}"
+            answer = f"--env={env}: {named(error)}{raised_at(error, everywhere=True)}"
         with contextlib.suppress(BrokenPipeError):  # main was interrupted and no longer listens
             sender.send(answer)
         sender.close()
     leave(0)
+
+
+class _Examining(NamedTuple):
+    """Work of ``probe_env``."""
+
+    factory: EnvFactory
+    timed: bool
+
+    def __call__(self, tell: Callable[[Any], None], at_end: contextlib.ExitStack) -> Probed:
+        return examine(self.factory, self.timed, at_end)
 
 
 def examine(factory: EnvFactory, timed: bool = False, at_end: contextlib.ExitStack | None = None) -> Probed:

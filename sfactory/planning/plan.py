@@ -14,8 +14,10 @@ from sfactory.actor.policy_assignment import SOLE_AGENT, Mapping, custom_assignm
 from sfactory.actor.reward_shaping import RewardShaping
 from sfactory.config.flags import assigned
 from sfactory.config.import_strings import Unresolved, find_callable
+from sfactory.config.resolve import Resolved, fitted_to_agents, with_critic_group
 from sfactory.config.run_rules import rounds_misfit
 from sfactory.config.schema import Config
+from sfactory.config.task_defaults import wants_task_defaults, with_task_defaults
 from sfactory.errors import ConfigError, named, raised_at
 from sfactory.layout import ActingCost, Layout, choose_inference, num_evaluators
 from sfactory.model.actor_critic import ActorCritic
@@ -25,7 +27,8 @@ from sfactory.model.flat_state import flat_bytes
 from sfactory.model.normalizer import UnknownKeys
 from sfactory.model.precision import torch_dtype, warn_of_emulation
 from sfactory.model.torch_state import OwnTorchState
-from sfactory.planning.agent_policies import kinds_of_policies
+from sfactory.planning.agent_policies import kinds_of_policies, with_policies_of_kinds
+from sfactory.planning.env_probe import Probed
 from sfactory.planning.network_check import checked_model
 from sfactory.planning.step_cost import forward_us
 from sfactory.process.signals import stdout_to_stderr
@@ -172,6 +175,22 @@ def _blueprint(config: Config, spec: EnvSpec) -> ActorCritic:
                 return ActorCritic(spec, config.model)
     except UnknownKeys as error:
         raise ConfigError([f"{assigned('normalize_input_keys', config.model.normalize_input_keys)}: {error}"]) from None
+
+
+def fitted_to_env(resolved: Resolved, probed: Probed) -> Resolved:
+    """``resolved`` with the defaults that depend on the env; raises ConfigError or EnvError as ``plan_sizes`` does."""
+    if resolved.config.sampling.info_action_mask == "auto":
+        found = "on" if probed.info_action_mask else "off"
+        resolved = resolved.replaced({"info_action_mask": found}, "env")
+    resolved = with_policies_of_kinds(resolved, probed.spec)
+    has_groups = probed.spec.for_model(resolved.config.model).has_critic_group
+    resolved = with_critic_group(resolved, has_groups)
+    config = resolved.config
+    if wants_task_defaults(resolved):
+        kind = probed.spec.for_model(config.model).kind
+        on_gpu = choose_device(config.run.device) != "cpu"
+        resolved = with_task_defaults(resolved, kind, probed.step_us, on_gpu)
+    return fitted_to_agents(resolved, probed.spec.num_agents)
 
 
 def steps_are_timed(config: Config) -> bool:

@@ -130,7 +130,7 @@ class Orphans:
 
     def message(self) -> str:
         """Names the new ones, for the log."""
-        named = ", ".join(f"{_name_of(pid)} (process {pid})" for pid in sorted(self.new))
+        named = ", ".join(f"{name_of(pid)} (process {pid})" for pid in sorted(self.new))
         return f"left behind by an env, and ended: {named}"
 
 
@@ -182,7 +182,8 @@ def send(pid: int, signum: signal.Signals) -> None:
         os.kill(pid, signum)
 
 
-def _name_of(pid: int) -> str:
+def name_of(pid: int) -> str:
+    """The name of a process, as ``ps`` shows it."""
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:

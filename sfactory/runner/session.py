@@ -15,10 +15,10 @@ from sfactory.benchmark.benchmark import Benchmark, BenchmarkResult
 from sfactory.clock import now
 from sfactory.config.flags import assigned
 from sfactory.config.population_rules import learning_policies
-from sfactory.config.resolve import AUTOTUNE, CONFIG_FILE, Resolved, fitted_to_agents, with_critic_group
+from sfactory.config.resolve import AUTOTUNE, CONFIG_FILE, Resolved
 from sfactory.config.saved_config import write_config
 from sfactory.config.schema import Config
-from sfactory.config.task_defaults import depends_on_step_time, wants_task_defaults, with_task_defaults
+from sfactory.config.task_defaults import depends_on_step_time
 from sfactory.env.factory import EnvFactory
 from sfactory.errors import MOST_OF_REPORT, CannotSaveError, CheckpointError, ConfigError, clean
 from sfactory.experiment.archive import archive_run
@@ -29,9 +29,8 @@ from sfactory.learner.hooks import Hooks
 from sfactory.learner.initial_weights import initial_weights
 from sfactory.learner.setup import Limits
 from sfactory.model.custom import own_parts
-from sfactory.planning.agent_policies import with_policies_of_kinds
 from sfactory.planning.env_probe import probe_env
-from sfactory.planning.plan import Plan, choose_device, plan_run, require_mapping, steps_are_timed
+from sfactory.planning.plan import Plan, fitted_to_env, plan_run, require_mapping, steps_are_timed
 from sfactory.process.command import resume_command, tuned_command
 from sfactory.process.signals import Interrupted, Interrupts, stdout_to_stderr
 from sfactory.process.spawn import Spawner
@@ -144,19 +143,7 @@ class Session:
         for_inference = steps_are_timed(config)
         timed = for_inference or depends_on_step_time(self._resolved)
         probed = probe_env(self._spawner, factory, limit_s, gpus, timed=timed)
-        if factory.info_action_mask == "auto":
-            found = "on" if probed.info_action_mask else "off"
-            self._resolved = self._resolved.replaced({"info_action_mask": found}, "env")
-            config = self._config
-        self._resolved = with_policies_of_kinds(self._resolved, probed.spec)
-        has_groups = probed.spec.for_model(self._config.model).has_critic_group
-        self._resolved = with_critic_group(self._resolved, has_groups)
-        config = self._config
-        if wants_task_defaults(self._resolved):
-            kind = probed.spec.for_model(config.model).kind
-            on_gpu = choose_device(config.run.device) != "cpu"
-            self._resolved = with_task_defaults(self._resolved, kind, probed.step_us, on_gpu)
-        self._resolved = fitted_to_agents(self._resolved, probed.spec.num_agents)
+        self._resolved = fitted_to_env(self._resolved, probed)
         config = self._config
         plan = plan_run(config, probed.spec.for_model(config.model), probed.step_us if for_inference else None)
         plan = dataclasses.replace(plan, reward_shaping=probed.reward_shaping)
