@@ -15,7 +15,7 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from multiprocessing import resource_tracker
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -298,16 +298,17 @@ def _judge_memory(report: Report, inspector: Inspector) -> None:
 
 
 class _Running(NamedTuple):
-    """Threads and child processes of this process."""
+    """Threads of this process, and processes below it."""
 
     threads: frozenset[threading.Thread]
     children: frozenset[int]
 
     @staticmethod
     def now() -> _Running:
-        """Those that there are, without multiprocessing's own."""
-        own = {getattr(resource_tracker._resource_tracker, "_pid", None)}
-        children = frozenset(pid for pid in children_of(os.getpid()) - own if is_alive(pid))
+        """Those that there are, without the two servers of multiprocessing, which stay."""
+        tracker, server = resource_tracker._resource_tracker, forkserver._forkserver
+        servers = {getattr(tracker, "_pid", None), getattr(server, "_forkserver_pid", None)}
+        children = frozenset(pid for pid in _descendants(os.getpid()) - servers if is_alive(pid))
         return _Running(frozenset(threading.enumerate()), children)
 
     def since(self, before: _Running) -> _Running:
@@ -317,6 +318,11 @@ class _Running(NamedTuple):
     def names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Of threads and of processes."""
         return tuple(sorted(thread.name for thread in self.threads)), tuple(sorted(map(name_of, self.children)))
+
+
+def _descendants(pid: int) -> set[int]:
+    children = children_of(pid)
+    return children.union(*map(_descendants, children))
 
 
 def _find_left_behind(during: _Running, inspector: Inspector) -> None:
@@ -332,7 +338,9 @@ def _find_left_behind(during: _Running, inspector: Inspector) -> None:
     for what, names in zip(("thread", "process"), left().names(), strict=True):
         if names:
             text = f"close() leaves behind the {what} {', '.join(names)}"
-            inspector.add("warning", what, text, f"end it in close(); each env that training makes starts one {what}")
+            inspector.add(
+                "warning", f"left.{what}", text, f"end it in close(); each env that training makes starts one {what}"
+            )
 
 
 def _examine_for_training(factory: EnvFactory, inspector: Inspector, report: Report) -> None:

@@ -106,8 +106,10 @@ def _advice(report: Report, config: Config) -> Iterator[tuple[dict[str, object],
             _hint("scale", f"observation {found[0]!r} has values up to {max(unscaled[found[0]]):g}", _typed(flags)),
         )
     if report.children:
-        envs = sampling.num_workers * sampling.num_envs_per_worker
-        text = f"each env starts {len(report.children)} processes, and a run here has {envs} envs"
+        is_vector = "vector env" in report.kind
+        envs = sampling.num_workers * (sampling.worker_num_splits if is_vector else sampling.num_envs_per_worker)
+        processes = f"{len(report.children)} process{'es' * (len(report.children) > 1)}"
+        text = f"it starts {processes}; a run here makes it {envs} times"
         yield {}, _hint("children", text, "fewer --num_envs_per_worker, if memory is short")
 
 
