@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from sfactory.planning.env_inspection import inspect_in_process
                 from sfactory.planning.env_report import fit, json_of, text_of
 
-            factory = EnvFactory.of(resolved.config.run, resolved.config.sampling)
+            factory = EnvFactory.of(resolved.config)
             report = inspect_in_process(spawner, factory, settings.steps, settings.seed, settings.reset_timeout_seconds)
             fits = fit(report, resolved, given)
             print(text_of(report, fits), file=sys.stderr, flush=True)

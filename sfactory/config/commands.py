@@ -16,6 +16,7 @@ from sfactory.config.argv import scan
 from sfactory.config.field import flag
 from sfactory.config.flags import Flag, assigned, config_of, did_you_mean, flags_of, shown
 from sfactory.config.help_text import command_help
+from sfactory.config.sections.sampling import WrapperConfig
 from sfactory.config.validation import find_problems, value_problem
 from sfactory.errors import ConfigError
 
@@ -207,8 +208,8 @@ def read_match_line(argv: Sequence[str]) -> tuple[list[str], MatchConfig]:
 
 
 @dataclass(frozen=True)
-class CheckConfig:
-    """Which environment to check, and for how long."""
+class CheckConfig(WrapperConfig):
+    """Which environment to check, in which wrappers, and for how long."""
 
     env: str = flag("", "environment: a Gymnasium id, a family name, or module:function")
     env_kwargs: Mapping[str, Any] = flag({}, "keyword arguments for the environment's factory, as a JSON object")
