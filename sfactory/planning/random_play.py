@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import gymnasium
@@ -16,6 +17,7 @@ from sfactory.env.legal_actions import LegalActions, legal_rows
 from sfactory.env.multi_agent import AgentsEnv
 from sfactory.env.multi_agent_adapters import ListedAgents, ParallelAgents, TurnAgents, UnequalAgents, agents_env_of
 from sfactory.env.vector import single_spaces
+from sfactory.errors import EnvError
 from sfactory.planning.checked_envs import checked, spec_of
 from sfactory.planning.env_findings import Inspector
 from sfactory.tensor_spec import MASK_KEY
@@ -64,11 +66,16 @@ class _SolePlay(Play):
         self.earned = 0.0
 
     def step(self) -> bool:
-        action = self._legal.of(self.gave[:1])[0] if self._legal else self._action_space.sample()
-        self.gave = self.env.step(action)[:4]
+        self.gave = self.env.step(self._action())[:4]
         self.earned += self.gave[1]
         self.ended = self.gave[2] or self.gave[3]
         return self.ended
+
+    def _action(self) -> Any:
+        if self._legal is not None:
+            with contextlib.suppress(EnvError):  # no action is legal
+                return self._legal.of(self.gave[:1])[0]
+        return self._action_space.sample()
 
 
 class _AgentsPlay(Play):
