@@ -46,7 +46,7 @@ FLAWS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
         "close raises": {"close.raised": "close raised RuntimeError: the window is gone"},
         "thread": {"left.thread": "close() leaves behind the thread simulator"},
         "child": {
-            "process": "close() leaves behind the process sleep",
+            "left.process": "close() leaves behind the process sleep",
             "children": "it starts 1 process; a run here makes it ",
         },
         "prints": {"prints": "it prints"},
