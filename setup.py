@@ -97,6 +97,7 @@ setup(
             "atari = sfactory_envs.atari:FAMILY",
             "classic_control = sfactory_envs.classic_control:FAMILY",
             "envpool = sfactory_envs.vector_envs:ENVPOOL",
+            "mujoco = sfactory_envs.mujoco:FAMILY",
             "pettingzoo = sfactory_envs.pettingzoo:FAMILY",
             "vector = sfactory_envs.vector_envs:VECTOR",
         ],

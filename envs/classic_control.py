@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
+from .registered import RegisteredFamily
 
 if TYPE_CHECKING:
     import gymnasium
@@ -68,32 +70,16 @@ _OWN_DEFAULTS: Mapping[str, Mapping[str, object]] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class ClassicControl:
+class ClassicControl(RegisteredFamily):
     """The env family of CartPole, Acrobot, MountainCar and Pendulum, and of CartPole without velocities."""
-
-    name: str = "classic_control"
-
-    def names(self) -> Sequence[str]:
-        """The names that this family knows."""
-        return tuple(_OWN_DEFAULTS)
-
-    def matches(self, env_name: str) -> bool:
-        """Whether ``env_name`` is one of these names."""
-        return env_name in _OWN_DEFAULTS
 
     def make(self, env_name: str, **kwargs: object) -> gymnasium.Env[Any, Any]:
         """The environment as Gymnasium registers it, or CartPole-v1 without velocities."""
-        from sfactory.env.factory import make_gymnasium_env
-
         if env_name != _HIDDEN_CART_POLE:
-            return make_gymnasium_env(env_name, **kwargs)
+            return super().make(env_name, **kwargs)
         from .cartpole_without_velocities import CartPoleWithoutVelocities
 
-        return CartPoleWithoutVelocities(make_gymnasium_env("CartPole-v1", **kwargs))
-
-    def defaults(self, env_name: str) -> Mapping[str, object]:
-        """Flags with which ``--env=env_name`` alone learns."""
-        return {**_COMMON, **_OWN_DEFAULTS[env_name]}
+        return CartPoleWithoutVelocities(super().make("CartPole-v1", **kwargs))
 
 
-FAMILY = ClassicControl()
+FAMILY = ClassicControl("classic_control", {name: {**_COMMON, **own} for name, own in _OWN_DEFAULTS.items()})

@@ -30,6 +30,8 @@ class PettingZoo:
     """The family of environments with PettingZoo's interfaces."""
 
     name: str = "pettingzoo"
+    extra: str = "pettingzoo"
+    modules: tuple[str, ...] = (_PACKAGE,)
 
     def names(self) -> Sequence[str]:
         """Some of them."""
@@ -62,9 +64,6 @@ def _module(env_name: str) -> Any:
     if not all(part.isidentifier() for part in wanted.split(".")):
         raise EnvError(f"--env={env_name}: {wanted!r} is no name of a module; for example --env={FAMILY.names()[0]}")
     package = wanted.partition(".")[0]
-    if importlib.util.find_spec(_PACKAGE) is None:
-        advice = install_command(_PACKAGE)
-        raise EnvError(f"--env={env_name}: needs the package pettingzoo, which is not installed; run: {advice}")
     is_own = importlib.util.find_spec(f"{_PACKAGE}.{package}") is not None
     full = f"{_PACKAGE}.{wanted}" if is_own and package != _PACKAGE else wanted
     if full.partition(".")[0] in sys.stdlib_module_names:

@@ -13,16 +13,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sfactory.errors import EnvError
-from sfactory.packages import install_advice
+from sfactory.packages import lack_of
 
 from .atari import FAMILY as ATARI
 from .atari.games import rom_of
 from .classic_control import FAMILY as CLASSIC_CONTROL
+from .mujoco import FAMILY as MUJOCO
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
 _VECTOR, _ENVPOOL = "vector:", "envpool:"
+_REGISTERED = (CLASSIC_CONTROL, MUJOCO)
 # Rewards are raw: the learner clips them. One thread, since actors share the cores.
 _ALE_KWARGS: Mapping[str, object] = {"reward_clipping": False, "num_threads": 1}
 
@@ -33,9 +35,15 @@ def _rom_of(env_id: str) -> str | None:
 
 
 def _defaults_of(env_id: str) -> Mapping[str, object]:
+    """Those of the game, or of the task of this id in any version, since EnvPool has others than Gymnasium."""
     if _rom_of(env_id) is not None:
         return ATARI.defaults(env_id)
-    return CLASSIC_CONTROL.defaults(env_id) if CLASSIC_CONTROL.matches(env_id) else {}
+    tasks = {_task_of(name): flags for family in _REGISTERED for name, flags in family.tasks.items()}
+    return tasks.get(_task_of(env_id), {})
+
+
+def _task_of(env_id: str) -> str:
+    return env_id.partition("-v")[0]
 
 
 def _skipping(env_name: str, env_id: str, option: str, env_frameskip: int) -> dict[str, object]:
@@ -72,7 +80,9 @@ class RegisteredVectors:
 
         env_id = env_name.removeprefix(_VECTOR)
         if _rom_of(env_id) is not None:
-            gymnasium.register_envs(_module(env_name, "ale_py"))
+            if lack := lack_of(ATARI.modules, ATARI.extra):
+                raise EnvError(f"--env={env_name}: {lack}")
+            gymnasium.register_envs(importlib.import_module("ale_py"))
         spec = registered_spec(env_id)
         if spec.vector_entry_point is None:
             raise EnvError(
@@ -92,11 +102,13 @@ class EnvPool:
     """The family of EnvPool's environments."""
 
     name: str = "envpool"
+    extra: str = "envpool"
+    modules: tuple[str, ...] = ("envpool",)
     prefix: str = _ENVPOOL
 
     def names(self) -> Sequence[str]:
         """Some of the many."""
-        return (f"{_ENVPOOL}CartPole-v1", f"{_ENVPOOL}Breakout-v5")
+        return (f"{_ENVPOOL}CartPole-v1", f"{_ENVPOOL}Breakout-v5", f"{_ENVPOOL}HalfCheetah-v4")
 
     def matches(self, env_name: str) -> bool:
         """Whether ``env_name`` is ``envpool:`` and an id."""
@@ -105,8 +117,8 @@ class EnvPool:
     def make(
         self, env_name: str, *, num_envs: int, seed: int = 0, env_frameskip: int = 1, **kwargs: object
     ) -> VectorEnv[Any, Any, Any]:
-        """``num_envs`` of them in one pool with one thread. Raises EnvError if EnvPool is missing or has no such id."""
-        envpool = _module(env_name, "envpool")
+        """``num_envs`` of them in one pool with one thread. Raises EnvError if EnvPool has no such id."""
+        envpool: Any = importlib.import_module("envpool")
         env_id = env_name.removeprefix(_ENVPOOL)
         if env_id not in envpool.list_all_envs():
             raise EnvError(f"--env={env_name}: EnvPool has no {env_id}; envpool.list_all_envs() names what it has")
@@ -119,15 +131,6 @@ class EnvPool:
     def defaults(self, env_name: str) -> Mapping[str, object]:
         """Flags with which the environment learns."""
         return _defaults_of(env_name.removeprefix(_ENVPOOL))
-
-
-def _module(env_name: str, module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise EnvError(
-            f"--env={env_name}: needs {module}, which cannot be imported ({error}){install_advice(module)}"
-        ) from error
 
 
 VECTOR, ENVPOOL = RegisteredVectors(), EnvPool()

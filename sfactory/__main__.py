@@ -11,6 +11,7 @@ USAGE = """sfactory's commands:
   python -m sfactory.plot population RUN               a picture of a population
   python -m sfactory.match RUN ...                     its policies against each other
   python -m sfactory.check_env --env=ENV               what is wrong with an environment
+  python -m sfactory.envs [FAMILY]                     environments by name, and what each family needs
   python -m sfactory.launcher --run=WHAT [flags]       many runs
 """
 

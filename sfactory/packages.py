@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shlex
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import unquote, urlsplit
 
-# The extra of sfactory that installs a module.
+# The extra of sfactory that installs a module; env families say so themselves of those that they need.
 EXTRAS: Mapping[str, str] = MappingProxyType(
-    {
-        "ale_py": "atari",
-        "Box2D": "box2d",
-        "cv2": "atari",
-        "envpool": "envpool",
-        "imageio_ffmpeg": "video",
-        "minigrid": "minigrid",
-        "mpe2": "pettingzoo",
-        "mujoco": "mujoco",
-        "pettingzoo": "pettingzoo",
-        "pygame": "video",
-        "vizdoom": "vizdoom",
-    }
+    {"imageio_ffmpeg": "video", "mpe2": "pettingzoo", "pygame": "video", "vizdoom": "vizdoom"}
 )
 
 # What pip calls packages of envs for which there is no extra, by their modules.
-_OTHERS: Mapping[str, str] = MappingProxyType({"highway_env": "highway-env", "minatar": "minatar"})
+_OTHERS: Mapping[str, str] = MappingProxyType({"highway_env": "highway-env"})
 _ROADS = ("exit", "highway", "intersection", "lane-keeping", "merge", "parking", "racetrack", "roundabout", "two-way")
-# The module that registers ids with this beginning when it is imported; MinAtar has an entry point for that.
+# The module that registers ids with this beginning when it is imported.
 _REGISTERING: Mapping[str, str] = MappingProxyType(
-    {
-        "BabyAI-": "minigrid",
-        "MinAtar/": "minatar",
-        "MiniGrid-": "minigrid",
-        "Vizdoom": "vizdoom.gymnasium_wrapper",
-        **dict.fromkeys((f"{road}-" for road in _ROADS), "highway_env"),
-    }
+    {"Vizdoom": "vizdoom.gymnasium_wrapper", **dict.fromkeys((f"{road}-" for road in _ROADS), "highway_env")}
 )
 
 
@@ -55,12 +39,35 @@ def install_command(extra: str) -> str:
     return f"pip install -e {shlex.quote(f'{folder}[{extra}]')}"
 
 
-def install_advice(module: str) -> str:
-    """``; run: pip install ...`` if the package of ``module`` is known, else ""."""
+def install_advice(module: str, extras: Mapping[str, str] = EXTRAS) -> str:
+    """``; run: pip install ...`` if the package of ``module`` is known, else ""; extras: as EXTRAS."""
     package = module.partition(".")[0]
-    if package in EXTRAS:
-        return f"; run: {install_command(EXTRAS[package])}"
+    if package in extras:
+        return f"; run: {install_command(extras[package])}"
     return f"; run: pip install {_OTHERS[package]}" if package in _OTHERS else ""
+
+
+def missing(modules: Iterable[str]) -> list[str]:
+    """Those of ``modules`` (of top level) that are not installed; none is imported."""
+    return [module for module in modules if not _is_installed(module)]
+
+
+def lack_of(modules: Iterable[str], extra: str) -> str:
+    """``needs minigrid, which is not installed; run: pip install ...`` if one of them is missing, else ""."""
+    absent = missing(modules)
+    if not absent:
+        return ""
+    are = "is" if len(absent) == 1 else "are"
+    return f"needs {' and '.join(absent)}, which {are} not installed" + (
+        f"; run: {install_command(extra)}" if extra else ""
+    )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # ValueError: it is loaded, and came from no file
+        return module in sys.modules
 
 
 def env_plugin(namespace: str | None) -> metadata.EntryPoint | None:

@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sfactory.errors import EnvError
-from sfactory.packages import install_command
 
 from .games import GAMES, rom_of
 
@@ -66,6 +65,8 @@ class Atari:
     """
 
     name: str = "atari"
+    extra: str = "atari"
+    modules: tuple[str, ...] = ("ale_py", "cv2")
     own_wrappers: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "env_framestack": "framestack",
@@ -86,18 +87,13 @@ class Atari:
     def make(self, env_name: str, *, env_frameskip: int = 4, **kwargs: object) -> gymnasium.Env[Any, Any]:
         """The game, preprocessed, with actions held for ``env_frameskip`` frames.
 
-        Raises EnvError if ale-py or OpenCV is missing, or an option is out of range or contradicts env_frameskip.
+        Raises EnvError if an option is out of range or contradicts env_frameskip.
         """
         rom = rom_of(env_name)
         if rom is None:
             raise EnvError(f"--env={env_name}: no Atari game of this name; for example --env=atari_breakout")
-        try:
-            from .preprocessing import AtariEnv, Preprocessing
-        except ImportError as error:
-            raise EnvError(
-                f"--env={env_name}: Atari games need ale-py and OpenCV, and {error.name!r} cannot be imported "
-                f"({error}); run: {install_command('atari')}"
-            ) from error
+        from .preprocessing import AtariEnv, Preprocessing
+
         options: dict[str, Any] = {"frameskip": env_frameskip, **kwargs}
         if options["frameskip"] != env_frameskip:
             raise EnvError(

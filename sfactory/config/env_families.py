@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+from sfactory import packages
 from sfactory.errors import named
+from sfactory.packages import lack_of
 
 if TYPE_CHECKING:
     import gymnasium
@@ -30,6 +32,10 @@ class EnvFamily(Protocol):
 
     A family whose environments do what flags of wrappers do (``env_framestack``, ``obs_resize``, ...) has an attribute
     ``own_wrappers``: by flag, the name among ``--env_kwargs`` that sets it.
+
+    A family whose environments need more than sfactory has two more attributes: ``modules``, the names of the modules
+    (of top level) that all of them need, and ``extra``, the extra of sfactory that installs those. Without them its
+    names are refused, with the command that installs them.
     """
 
     @property
@@ -58,6 +64,18 @@ class FamilySearch(NamedTuple):
 
     family: EnvFamily | None
     warnings: list[str]
+
+
+def lack_of_family(family: EnvFamily) -> str:
+    """What ``family`` needs that is not installed, and the command that installs it; "" if nothing is missing."""
+    return lack_of(getattr(family, "modules", ()), getattr(family, "extra", ""))
+
+
+def install_advice(module: str) -> str:
+    """``; run: pip install ...`` if the package of ``module`` is known, such as one that a family needs; else ""."""
+    families = [family for family in load_families()[0] if getattr(family, "extra", "")]
+    needed = {name: str(getattr(family, "extra", "")) for family in families for name in getattr(family, "modules", ())}
+    return packages.install_advice(module, {**packages.EXTRAS, **needed})
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from sfactory.config.env_families import load_families, search_families
+from sfactory.config.env_families import install_advice, lack_of_family, load_families, search_families
 from sfactory.config.env_names import GYMNASIUM_IDS
 from sfactory.config.field import FlagInfo
 from sfactory.config.flags import Flag, all_flags, assigned, did_you_mean, is_of_type, type_text, values_of
@@ -24,7 +24,7 @@ from sfactory.config.rule import Rule, refuse
 from sfactory.config.run_rules import RUN_RULES, SAMPLING_RULES
 from sfactory.config.schema import Config
 from sfactory.config.training_rules import LEARNING_RULES, NETWORK_RULES, OBJECTIVE_RULES, OPTIMIZER_RULES
-from sfactory.packages import env_plugin, install_advice, registering_module
+from sfactory.packages import env_plugin, registering_module
 
 RULES = (
     *RUN_RULES,
@@ -102,13 +102,16 @@ def _number_problem(info: FlagInfo, number: int | float) -> str | None:
 def check_env_name(name: str) -> list[str]:
     """The problems of ``--env=name``, found without executing any of the user's code.
 
-    A name is known if a family claims it, if its module can be found (``module:function``, or Gymnasium's
-    ``module:Id-v0``), or if it is registered with Gymnasium. ``check`` reports an empty name.
+    A name is known if a family claims it that lacks no package, if its module can be found (``module:function``, or
+    Gymnasium's ``module:Id-v0``), or if it is registered with Gymnasium. ``check`` reports an empty name.
     """
-    if not name or search_families(name).family is not None:
+    if not name:
         return []
+    text: str | None
     module, colon, rest = name.partition(":")
-    if not colon:
+    if (family := search_families(name).family) is not None:
+        text = lack_of_family(family) or None
+    elif not colon:
         text = _gymnasium_id_problem(name)
     elif not module or not rest or ":" in rest:
         text = "must read module:function, for example --env=my_envs:make, or module:Id-v0 for a Gymnasium id"
@@ -176,7 +179,7 @@ def _gymnasium_id_problem(name: str) -> str | None:
         package = module.partition(".")[0]
         if _find_top_module(package) is not None:
             return f"{module} registers ids like it when it is imported: give --env={module}:{name}"
-        then = "" if package == "minatar" else f", then give --env={module}:{name}"
+        then = f", then give --env={module}:{name}"
         return f"the package {package}, which registers ids like it, is not installed{install_advice(package)}{then}"
     return unknown if near else f"{unknown}; if a package registers it, name that too, as in --env=package:{name}"
 

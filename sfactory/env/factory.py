@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sfactory.config.env_families import find_family
+from sfactory.config.env_families import find_family, install_advice, lack_of_family
 from sfactory.config.flags import assigned, did_you_mean
 from sfactory.config.import_strings import Unresolved, described, find_callable, import_current_directory
 from sfactory.config.schema import Config, WrapperConfig
 from sfactory.env.lifecycle import warnings_stay_warnings
 from sfactory.errors import EnvError, Passing, named, raised_at
-from sfactory.packages import env_plugin, install_advice, missing_module
+from sfactory.packages import env_plugin, missing_module
 
 if TYPE_CHECKING:
     import gymnasium
@@ -55,9 +55,11 @@ class Maker:
 
 
 def find_maker(env_name: str) -> Maker:
-    """The maker of ``env_name``; raises EnvError if it is a function that cannot be imported."""
+    """The maker of ``env_name``; raises EnvError if its module or a package that it needs is missing."""
     family = find_family(env_name)
     if family is not None:
+        if lack := lack_of_family(family):
+            raise EnvError(f"--env={env_name}: {lack}")
         make = functools.partial(family.make, env_name)
         return Maker(f"env family {family.name!r}", make, _parameters(family.make), own_parameters=False)
     _, colon, function = env_name.partition(":")

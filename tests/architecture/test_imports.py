@@ -27,7 +27,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"report"}),
     frozenset({"benchmark"}),
     frozenset({"runner"}),
-    frozenset({"train", "enjoy", "export", "match", "check_env", "plot", "launcher", "api", "__main__"}),
+    frozenset({"train", "enjoy", "envs", "export", "match", "check_env", "plot", "launcher", "api", "__main__"}),
 )
 HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}
 # What sfactory/__init__.py imports when one of its names is first used.

@@ -95,14 +95,6 @@ def test_every_flag_of_every_other_trainer_has_an_answer() -> None:
     assert {entry.name for entry in entries()} == theirs
 
 
-def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it() -> None:
-    (problem,) = refused("--env=minigrid:MiniGrid-Empty-5x5-v0")
-
-    assert "module 'minigrid' cannot be found" in problem
-    assert "; run: pip install " in problem
-    assert "[minigrid]" in problem
-
-
 def test_names_of_sample_factory_lead_to_registered_ids() -> None:
     mujoco = [name for name in GYMNASIUM_IDS if name.startswith("mujoco_")]
 

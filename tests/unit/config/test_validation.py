@@ -101,12 +101,9 @@ def test_unknown_environment_names_are_refused_with_advice(name: str, expected: 
 @pytest.mark.parametrize(
     ("name", "command", "then"),
     [
-        ("MiniGrid-Empty-8x8-v0", "[minigrid]", "--env=minigrid:MiniGrid-Empty-8x8-v0"),
-        ("BabyAI-GoToObj-v0", "[minigrid]", "--env=minigrid:BabyAI-GoToObj-v0"),
         ("VizdoomBasic-v1", "[vizdoom]", "--env=vizdoom.gymnasium_wrapper:VizdoomBasic-v1"),
         ("merge-v0", "pip install highway-env", "--env=highway_env:merge-v0"),
         ("highway-fast-v0", "pip install highway-env", "--env=highway_env:highway-fast-v0"),
-        ("MinAtar/Breakout-v1", "pip install minatar", ""),
         ("highway_env:merge-v0", "pip install highway-env", ""),
     ],
 )

@@ -7,17 +7,19 @@ import re
 import sys
 import types
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import pytest
 
+from sfactory import envs
 from sfactory.config.env_families import find_family, load_families, search_families
 from sfactory.config.flags import all_flags, coerce, config_of
 from sfactory.config.resolve import read_command_line
 from sfactory.config.validation import check, check_env_name
-from sfactory.env.factory import EnvFactory, make_env, takes_frameskip
+from sfactory.env.factory import EnvFactory, find_maker, make_env, takes_frameskip
 from sfactory.errors import EnvError
 from sfactory.packages import install_command
 
@@ -358,12 +360,47 @@ def test_a_package_that_an_env_of_gymnasium_needs_is_named_with_the_cause_and_wh
     monkeypatch.setitem(sys.modules, "mujoco", None)
 
     with pytest.raises(EnvError) as caught:
-        make_env("Ant-v5", {})
+        make_env("gymnasium:make", {"id": "Ant-v5"})
 
     assert "DependencyNotInstalled" in str(caught.value)
     assert str(caught.value).count("pip install") == 1  # Gymnasium names another one
     assert "import of mujoco halted" in str(caught.value)
     assert re.search(r"; run: pip install .*\[mujoco\]", str(caught.value))
+
+
+NEEDY = [family for family in load_families()[0] if hasattr(family, "modules")]
+
+
+@pytest.mark.parametrize("family", NEEDY, ids=lambda family: family.name)
+def test_a_name_of_a_family_whose_package_is_missing_says_what_to_type(
+    family: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for module in family.modules:
+        monkeypatch.setitem(sys.modules, module, None)
+    name = family.names()[0]
+
+    if not family.modules:
+        assert check_env_name(name) == []
+        return
+    (problem,) = check_env_name(name)
+
+    assert problem.startswith(f"--env={name}: needs {family.modules[0]}")
+    assert problem.endswith(f"; run: {install_command(family.extra)}")
+    assert family.extra in (metadata.metadata("sfactory").get_all("Provides-Extra") or ())
+    with pytest.raises(EnvError, match=re.escape(problem)):
+        find_maker(name)
+    assert envs.main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (at,) = (number for number, line in enumerate(lines) if line.startswith(f"{family.name} "))
+    assert "missing" in lines[at]
+    assert lines[at + 1].strip() == problem.partition(": ")[2]
+
+
+def test_the_list_of_families_has_all_names_of_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert envs.main(["atari"]) == 0
+    assert "atari_breakout" in capsys.readouterr().out.splitlines()
+    assert envs.main(["ataru"]) == envs.main(["--all"]) == 2
+    assert "did you mean atari?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,58 @@
+"""A family of ids that Gymnasium has registered, with the flags with which each learns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import gymnasium
+
+# PPO with a dataset of 2 x 16 x 64 steps, one round of two actors: what learned most in docs/task_defaults.md.
+PPO: Mapping[str, object] = {
+    "num_workers": 2,
+    "num_envs_per_worker": 16,
+    "worker_num_splits": 2,
+    "rollout": 64,
+    "batch_size": 256,
+    "num_batches_per_epoch": 8,
+    "num_epochs": 6,
+    "num_batches_to_accumulate": 0,
+    "with_vtrace": False,
+    "shuffle_minibatches": True,
+    "learning_rate": 5e-4,
+    "ppo_clip_ratio": 0.2,
+    "max_grad_norm": 0.5,
+}
+
+
+@dataclass(frozen=True)
+class RegisteredFamily:
+    """The env family of ``tasks``: flags by Gymnasium's id.
+
+    modules, extra: what the environments need beyond Gymnasium, see EnvFamily.
+    """
+
+    name: str
+    tasks: Mapping[str, Mapping[str, object]]
+    modules: tuple[str, ...] = ()
+    extra: str = ""
+
+    def names(self) -> Sequence[str]:
+        """The ids."""
+        return tuple(self.tasks)
+
+    def matches(self, env_name: str) -> bool:
+        """Whether ``env_name`` is one of the ids."""
+        return env_name in self.tasks
+
+    def make(self, env_name: str, **kwargs: object) -> gymnasium.Env[Any, Any]:
+        """The environment as Gymnasium registers it."""
+        from sfactory.env.factory import make_gymnasium_env
+
+        return make_gymnasium_env(env_name, **kwargs)
+
+    def defaults(self, env_name: str) -> Mapping[str, object]:
+        """Flags with which ``--env=env_name`` alone learns."""
+        return self.tasks[env_name]
