@@ -33,6 +33,9 @@ SAFETENSORS = ["safetensors>=0.5"]
 PLOT = ["matplotlib"]
 # A search by an outside tuner, see scripts/optuna_search.py.
 OPTUNA = ["optuna>=4"]
+# Before 1.4 Gymnasium's Box2D had to be built, with swig.
+BOX2D = ["gymnasium[box2d]>=1.4"]
+MINIGRID = ["minigrid>=3"]
 ENV_PACKAGES = ["sfactory_envs", *(f"sfactory_envs.{name}" for name in find_packages("envs"))]
 
 setup(
@@ -68,11 +71,14 @@ setup(
         "docs": PLOT,
         "envpool": ["envpool>=1.2"],
         "mujoco": ["gymnasium[mujoco]"],
-        "box2d": ["swig", "gymnasium[box2d]"],
-        "minigrid": ["minigrid>=3"],
+        "box2d": BOX2D,
+        "minatar": ["minatar>=1.0.15"],
+        "minigrid": MINIGRID,
         "vizdoom": ["vizdoom>=1.3"],
         "dev": [
             *ATARI,
+            *BOX2D,
+            *MINIGRID,
             *OPTIMIZERS,
             *PETTINGZOO,
             *OPTUNA,
@@ -95,10 +101,14 @@ setup(
     entry_points={
         "sfactory.envs": [
             "atari = sfactory_envs.atari:FAMILY",
+            "box2d = sfactory_envs.box2d:FAMILY",
             "classic_control = sfactory_envs.classic_control:FAMILY",
             "envpool = sfactory_envs.vector_envs:ENVPOOL",
+            "minatar = sfactory_envs.minatar:FAMILY",
+            "minigrid = sfactory_envs.minigrid:FAMILY",
             "mujoco = sfactory_envs.mujoco:FAMILY",
             "pettingzoo = sfactory_envs.pettingzoo:FAMILY",
+            "toy_text = sfactory_envs.toy_text:FAMILY",
             "vector = sfactory_envs.vector_envs:VECTOR",
         ],
     },

@@ -17,14 +17,16 @@ from sfactory.packages import lack_of
 
 from .atari import FAMILY as ATARI
 from .atari.games import rom_of
+from .box2d import FAMILY as BOX2D
 from .classic_control import FAMILY as CLASSIC_CONTROL
 from .mujoco import FAMILY as MUJOCO
+from .toy_text import FAMILY as TOY_TEXT
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
 _VECTOR, _ENVPOOL = "vector:", "envpool:"
-_REGISTERED = (CLASSIC_CONTROL, MUJOCO)
+_REGISTERED = (BOX2D, CLASSIC_CONTROL, MUJOCO, TOY_TEXT)
 # Rewards are raw: the learner clips them. One thread, since actors share the cores.
 _ALE_KWARGS: Mapping[str, object] = {"reward_clipping": False, "num_threads": 1}
 

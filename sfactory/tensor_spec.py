@@ -37,6 +37,7 @@ PLAIN_STACKS: dict[str, tuple[tuple[int, int, int], ...]] = {  # channels, kerne
     "convnet_simple": ((32, 8, 4), (64, 4, 2), (128, 3, 2)),
     "convnet_impala": ((16, 8, 4), (32, 4, 2)),  # Espeholt et al. 2018, the shallow network
     "convnet_atari": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),  # Mnih et al. 2015
+    "convnet_minatar": ((16, 3, 1),),  # Young & Tian 2019, for images of 10x10
 }
 
 

@@ -246,7 +246,7 @@ class ConvEncoder(nn.Module):
             raise EnvError(
                 f"observation {path!r} of shape {spec.shape} is too small for "
                 f"--encoder_conv_architecture={architecture}, which needs {least}x{least} pixels; use "
-                "--encoder_conv_architecture=resnet_impala, which takes images of any size, or "
+                "--encoder_conv_architecture=convnet_minatar or resnet_impala, which takes images of any size, or "
                 f"--obs_layout={path}=flat"
             )
         stack = PlainStack if architecture in PLAIN_STACKS else ResidualStack

@@ -35,10 +35,11 @@ class ModelConfig:
         False, "an MLP of its own for each observation, their features side by side; False: one for all but images"
     )
     encoder_conv_architecture: Literal[
-        "convnet_simple", "convnet_impala", "convnet_atari", "resnet_impala", "resnet_impoola"
+        "convnet_simple", "convnet_impala", "convnet_atari", "convnet_minatar", "resnet_impala", "resnet_impoola"
     ] = flag(
         "convnet_simple",
-        "convolutions for images (observations with three dimensions); the two residual networks take any size, "
+        "convolutions for images (observations with three dimensions); convnet_minatar, one layer of 3x3, is for small "
+        "ones, as boards and grids are; the two residual networks take any size, "
         "resnet_impoola is resnet_impala with the mean over all places of its last images",
     )
     encoder_conv_mlp_layers: tuple[int, ...] = flag((512,), "hidden layers after the convolutions", ge=1)

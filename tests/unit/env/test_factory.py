@@ -16,9 +16,9 @@ import pytest
 
 from sfactory import envs
 from sfactory.config.env_families import find_family, load_families, search_families
-from sfactory.config.flags import all_flags, coerce, config_of
+from sfactory.config.flags import config_of
 from sfactory.config.resolve import read_command_line
-from sfactory.config.validation import check, check_env_name
+from sfactory.config.validation import check_env_name
 from sfactory.env.factory import EnvFactory, find_maker, make_env, takes_frameskip
 from sfactory.errors import EnvError
 from sfactory.packages import install_command
@@ -262,21 +262,6 @@ def test_a_family_sets_defaults_of_flags_and_invalid_ones_are_ignored_with_a_war
 
 def test_a_name_of_no_installed_family_has_no_family() -> None:
     assert find_family("homemade_one") is None
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["CartPole-v1", "CartPole-v0", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"],
-)
-def test_classic_control_has_valid_defaults_for_its_envs(name: str) -> None:
-    family = find_family(name)
-
-    assert family is not None
-    assert family.name == "classic_control"
-    assert name in family.names()
-    defaults = {flag: coerce(all_flags()[flag], value) for flag, value in family.defaults(name).items()}
-    assert check(config_of({"env": name, **defaults})) == []
-    assert defaults["train_for_env_steps"] != all_flags()["train_for_env_steps"].default
 
 
 # A package that registers envs when it is imported, one of them also as a vector env.

@@ -44,6 +44,7 @@ def images(spec: TensorSpec, batch: int = 3) -> Tensor:
         ("convnet_simple", ATARI, 128 * 4 * 4),
         ("convnet_impala", ATARI, 32 * 9 * 9),
         ("convnet_atari", ATARI, 64 * 7 * 7),
+        ("convnet_minatar", TensorSpec((10, 10, 4), "bool", layout="hwc"), 16 * 8 * 8),
         ("resnet_impala", ATARI, 32 * 11 * 11),
         ("convnet_simple", SMALL_IMAGE, 128 * 2 * 2),
         ("convnet_impala", TensorSpec((72, 128, 3), "uint8", layout="hwc"), 32 * 7 * 14),
@@ -117,7 +118,8 @@ def test_channels_first_and_last_give_the_same_features(architecture: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("architecture", "least"), [("convnet_simple", 36), ("convnet_impala", 20), ("convnet_atari", 36)]
+    ("architecture", "least"),
+    [("convnet_simple", 36), ("convnet_impala", 20), ("convnet_atari", 36), ("convnet_minatar", 3)],
 )
 def test_only_an_image_that_is_too_small_is_refused(architecture: str, least: int) -> None:
     enough = TensorSpec((least, least, 3), "uint8", layout="hwc")

@@ -1,0 +1,53 @@
+"""Gymnasium's Box2D tasks.
+
+Discounts, lambdas, entropy bonuses and (but for the hard course) steps are those that rl-baselines3-zoo found task by
+task; the rest is what learned most by kind of task in docs/task_defaults.md.
+"""
+
+from __future__ import annotations
+
+from .registered import PPO, RegisteredFamily
+
+_LANDER = {
+    **PPO,
+    "encoder_mlp_layers": (256, 256),
+    "gamma": 0.999,
+    "gae_lambda": 0.98,
+    "exploration_loss_coeff": 0.01,
+    "lr_schedule": "linear_decay",
+    "train_for_env_steps": 1_000_000,
+}
+_WALKER = {
+    **_LANDER,
+    "gae_lambda": 0.95,
+    "exploration_loss_coeff": 0.0,
+    "train_for_env_steps": 5_000_000,
+}
+_HARDCORE = {**_WALKER, "gamma": 0.99, "exploration_loss_coeff": 0.001, "train_for_env_steps": 20_000_000}
+# A step draws an image, so it is slow; convolutions would fit the images of each round with more passes.
+_RACE = {
+    **PPO,
+    "num_envs_per_worker": 8,
+    "batch_size": 128,
+    "num_epochs": 4,
+    "encoder_conv_architecture": "convnet_atari",
+    "encoder_conv_mlp_layers": (256,),
+    "obs_scale": 255.0,
+    "normalize_input": False,
+    "exploration_loss_coeff": 0.0,
+    "learning_rate": 3e-4,
+    "train_for_env_steps": 4_000_000,
+}
+
+FAMILY = RegisteredFamily(
+    "box2d",
+    {
+        "LunarLander-v3": _LANDER,
+        "LunarLanderContinuous-v3": _LANDER,
+        "BipedalWalker-v3": _WALKER,
+        "BipedalWalkerHardcore-v3": _HARDCORE,
+        "CarRacing-v3": _RACE,
+    },
+    modules=("Box2D",),
+    extra="box2d",
+)

@@ -1,0 +1,26 @@
+"""Gymnasium's toy text tasks: small tables of states.
+
+Flags are those by kind of task, "table", which learned FrozenLake and Taxi in docs/task_defaults.md.
+"""
+
+from __future__ import annotations
+
+from .registered import PPO, RegisteredFamily
+
+# What is learned in one state says nothing of the others, so each has to be explored.
+_COMMON = {**PPO, "exploration_loss_coeff": 0.05}
+
+FAMILY = RegisteredFamily(
+    "toy_text",
+    {
+        task: {**_COMMON, "train_for_env_steps": steps}
+        for task, steps in {
+            "FrozenLake-v1": 200_000,
+            "FrozenLake8x8-v1": 500_000,
+            "Taxi-v4": 1_000_000,
+            "CliffWalking-v1": 200_000,
+            "CliffWalkingSlippery-v1": 500_000,
+            "Blackjack-v1": 200_000,
+        }.items()
+    },
+)
