@@ -34,7 +34,7 @@ PLOT = ["matplotlib"]
 # A search by an outside tuner, see scripts/optuna_search.py.
 OPTUNA = ["optuna>=4"]
 # Before 1.4 Gymnasium's Box2D had to be built, with swig.
-BOX2D = ["gymnasium[box2d]>=1.4"]
+BOX2D = ["gymnasium[box2d]>=1.4", "opencv-python-headless"]
 MINIGRID = ["minigrid>=3"]
 ENV_PACKAGES = ["sfactory_envs", *(f"sfactory_envs.{name}" for name in find_packages("envs"))]
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .registered import PPO, RegisteredFamily
 
@@ -40,6 +41,8 @@ class MinAtar(RegisteredFamily):
     Observations: [10, 10, C] bool - what is at each place. ``--env_kwargs``: sticky_action_prob, difficulty_ramping,
     and those of gymnasium.make, such as max_episode_steps (there is no limit by default).
     """
+
+    own_wrappers: ClassVar[Mapping[str, str]] = MappingProxyType({"sticky_actions": "sticky_action_prob"})
 
     def make(self, env_name: str, **kwargs: object) -> gymnasium.Env[Any, Any]:
         """The game, repeatable from a seed."""

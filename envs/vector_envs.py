@@ -41,7 +41,8 @@ def _defaults_of(env_id: str) -> Mapping[str, object]:
     if _rom_of(env_id) is not None:
         return ATARI.defaults(env_id)
     tasks = {_task_of(name): flags for family in _REGISTERED for name, flags in family.tasks.items()}
-    return tasks.get(_task_of(env_id), {})
+    flags = tasks.get(_task_of(env_id), {})
+    return {} if "env_framestack" in flags else flags  # vector envs take no such wrapper
 
 
 def _task_of(env_id: str) -> str:

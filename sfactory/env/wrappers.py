@@ -21,10 +21,10 @@ import numpy as np
 from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers import FlattenObservation, TimeLimit, TransformObservation
 
+from sfactory.config.env_families import install_advice
 from sfactory.config.schema import ModelConfig, WrapperConfig
 from sfactory.env.factory import SPANS_FRAMES
 from sfactory.errors import EnvError
-from sfactory.packages import install_advice
 from sfactory.seeds import Branch, seed_at
 from sfactory.spec import OBS_KEY, EnvSpec, key_of
 from sfactory.tensor_spec import MASK_KEY, TensorSpec, with_layouts

@@ -60,7 +60,7 @@ def planned(*words: str) -> Plan:
     resolved = read_command_line(list(words))
     config = resolved.config
     assert resolved.warnings == []
-    spec = examine(EnvFactory.of(config.run, config.sampling)).spec
+    spec = examine(EnvFactory.of(config)).spec
     return plan_sizes(config, spec.for_model(config.model))
 
 
@@ -101,6 +101,14 @@ def episode(env: Any, actions: list[Any]) -> list[Any]:
         if any(ends):
             break
     return results
+
+
+def test_a_road_is_seen_in_two_small_grey_images() -> None:
+    require("CarRacing-v3")
+
+    ((_, leaf),) = planned("--env=CarRacing-v3").spec.obs
+
+    assert (leaf.shape, leaf.layout) == ((2, 64, 64), "chw")
 
 
 @pytest.mark.parametrize("view", VIEWS)

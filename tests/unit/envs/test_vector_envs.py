@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -91,11 +92,15 @@ def test_vector_env_that_cannot_be_made_is_refused(name: str, frameskip: int, wo
         EnvFactory(name, env_frameskip=frameskip).vector(num_envs=2, seed=1)
 
 
-def test_missing_envpool_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "envpool", None)
+@pytest.mark.parametrize(
+    ("name", "module", "extra"),
+    [("envpool:CartPole-v1", "envpool", "envpool"), ("vector:ALE/Breakout-v5", "ale_py", "atari")],
+)
+def test_a_missing_package_is_named(name: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
 
-    with pytest.raises(EnvError, match=r"needs envpool, .*pip install .*\[envpool\]"):
-        EnvFactory("envpool:CartPole-v1").vector(num_envs=2, seed=1)
+    with pytest.raises(EnvError, match=rf"--env={name}: needs {module}, .*pip install .*\[{extra}\]"):
+        EnvFactory(name).vector(num_envs=2, seed=1)
 
 
 def test_the_spec_of_a_vector_env_is_that_of_one_env() -> None:
