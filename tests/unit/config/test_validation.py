@@ -126,13 +126,13 @@ def test_an_id_of_a_well_known_package_says_what_to_install_and_what_to_type(
 def test_an_id_like_those_that_an_imported_package_has_registered_is_answered_with_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "minigrid", ModuleType("minigrid"))
-    monkeypatch.setitem(registry, "MiniGrid-Empty-v0", EnvSpec("MiniGrid-Empty-v0"))
+    monkeypatch.setitem(sys.modules, "highway_env", ModuleType("highway_env"))
+    monkeypatch.setitem(registry, "highway-fast-v0", EnvSpec("highway-fast-v0"))
 
-    (mistyped,), (later,) = check_env_name("MiniGrid-Emptyy-v0"), check_env_name("MiniGrid-Empty-v5")
+    (mistyped,), (later,) = check_env_name("highway-fasst-v0"), check_env_name("highway-fast-v5")
 
-    assert mistyped.endswith("; did you mean MiniGrid-Empty-v0?")
-    assert later.endswith("; there are MiniGrid-Empty-v0")
+    assert mistyped.endswith("; did you mean highway-fast-v0?")
+    assert later.endswith("; there are highway-fast-v0")
 
 
 def test_known_environments_and_modules_are_found_without_being_executed(
