@@ -20,13 +20,14 @@ from .atari.games import rom_of
 from .box2d import FAMILY as BOX2D
 from .classic_control import FAMILY as CLASSIC_CONTROL
 from .mujoco import FAMILY as MUJOCO
+from .procgen import TASKS as PROCGEN
 from .toy_text import FAMILY as TOY_TEXT
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
 _VECTOR, _ENVPOOL = "vector:", "envpool:"
-_REGISTERED = (BOX2D, CLASSIC_CONTROL, MUJOCO, TOY_TEXT)
+_TASKS = (BOX2D.tasks, CLASSIC_CONTROL.tasks, MUJOCO.tasks, TOY_TEXT.tasks, PROCGEN)
 # Rewards are raw: the learner clips them. One thread, since actors share the cores.
 _ALE_KWARGS: Mapping[str, object] = {"reward_clipping": False, "num_threads": 1}
 
@@ -40,7 +41,7 @@ def _defaults_of(env_id: str) -> Mapping[str, object]:
     """Those of the game, or of the task of this id in any version, since EnvPool has others than Gymnasium."""
     if _rom_of(env_id) is not None:
         return ATARI.defaults(env_id)
-    tasks = {_task_of(name): flags for family in _REGISTERED for name, flags in family.tasks.items()}
+    tasks = {_task_of(name): flags for known in _TASKS for name, flags in known.items()}
     flags = tasks.get(_task_of(env_id), {})
     return {} if "env_framestack" in flags else flags  # vector envs take no such wrapper
 
@@ -111,7 +112,12 @@ class EnvPool:
 
     def names(self) -> Sequence[str]:
         """Some of the many."""
-        return (f"{_ENVPOOL}CartPole-v1", f"{_ENVPOOL}Breakout-v5", f"{_ENVPOOL}HalfCheetah-v4")
+        return (
+            f"{_ENVPOOL}CartPole-v1",
+            f"{_ENVPOOL}Breakout-v5",
+            f"{_ENVPOOL}HalfCheetah-v4",
+            f"{_ENVPOOL}CoinrunEasy-v0",
+        )
 
     def matches(self, env_name: str) -> bool:
         """Whether ``env_name`` is ``envpool:`` and an id."""

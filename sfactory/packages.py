@@ -13,22 +13,7 @@ from types import MappingProxyType
 from urllib.parse import unquote, urlsplit
 
 # The extra of sfactory that installs a module; env families say so themselves of those that they need.
-EXTRAS: Mapping[str, str] = MappingProxyType(
-    {"imageio_ffmpeg": "video", "mpe2": "pettingzoo", "pygame": "video", "vizdoom": "vizdoom"}
-)
-
-# What pip calls packages of envs for which there is no extra, by their modules.
-_OTHERS: Mapping[str, str] = MappingProxyType({"highway_env": "highway-env"})
-_ROADS = ("exit", "highway", "intersection", "lane-keeping", "merge", "parking", "racetrack", "roundabout", "two-way")
-# The module that registers ids with this beginning when it is imported.
-_REGISTERING: Mapping[str, str] = MappingProxyType(
-    {"Vizdoom": "vizdoom.gymnasium_wrapper", **dict.fromkeys((f"{road}-" for road in _ROADS), "highway_env")}
-)
-
-
-def registering_module(env_id: str) -> str:
-    """The module that registers an id of a known package; "" for other ids."""
-    return next((module for start, module in _REGISTERING.items() if env_id.startswith(start)), "")
+EXTRAS: Mapping[str, str] = MappingProxyType({"imageio_ffmpeg": "video", "mpe2": "pettingzoo", "pygame": "video"})
 
 
 def install_command(extra: str) -> str:
@@ -42,9 +27,7 @@ def install_command(extra: str) -> str:
 def install_advice(module: str, extras: Mapping[str, str] = EXTRAS) -> str:
     """``; run: pip install ...`` if the package of ``module`` is known, else ""; extras: as EXTRAS."""
     package = module.partition(".")[0]
-    if package in extras:
-        return f"; run: {install_command(extras[package])}"
-    return f"; run: pip install {_OTHERS[package]}" if package in _OTHERS else ""
+    return f"; run: {install_command(extras[package])}" if package in extras else ""
 
 
 def missing(modules: Iterable[str]) -> list[str]:

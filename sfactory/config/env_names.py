@@ -6,8 +6,7 @@ import os
 from collections.abc import Mapping
 from types import MappingProxyType
 
-_DOOM = "vizdoom.gymnasium_wrapper:Vizdoom"
-# Gymnasium's ids, by the names of Sample Factory's examples. Its other Doom scenarios are not in the package vizdoom.
+# Gymnasium's ids, by the names of Sample Factory's examples.
 GYMNASIUM_IDS: Mapping[str, str] = MappingProxyType(
     {
         "mujoco_ant": "Ant-v5",
@@ -21,13 +20,6 @@ GYMNASIUM_IDS: Mapping[str, str] = MappingProxyType(
         "mujoco_standup": "HumanoidStandup-v5",
         "mujoco_swimmer": "Swimmer-v5",
         "mujoco_walker": "Walker2d-v5",
-        "doom_basic": f"{_DOOM}Basic-v1",
-        "doom_deadly_corridor": f"{_DOOM}DeadlyCorridor-v1",
-        "doom_defend_the_center": f"{_DOOM}DefendCenter-v1",
-        "doom_defend_the_line": f"{_DOOM}DefendLine-v1",
-        "doom_health_gathering": f"{_DOOM}HealthGathering-v1",
-        "doom_health_gathering_supreme": f"{_DOOM}HealthGatheringSupreme-v1",
-        "doom_my_way_home": f"{_DOOM}MyWayHome-v1",
     }
 )
 

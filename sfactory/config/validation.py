@@ -9,7 +9,6 @@ import importlib.machinery
 import importlib.util
 import math
 import os
-import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from sfactory.config.rule import Rule, refuse
 from sfactory.config.run_rules import RUN_RULES, SAMPLING_RULES
 from sfactory.config.schema import Config
 from sfactory.config.training_rules import LEARNING_RULES, NETWORK_RULES, OBJECTIVE_RULES, OPTIMIZER_RULES
-from sfactory.packages import env_plugin, registering_module
+from sfactory.packages import env_plugin
 
 RULES = (
     *RUN_RULES,
@@ -175,12 +174,6 @@ def _gymnasium_id_problem(name: str) -> str | None:
     versions = [known.id for known in registry.values() if (known.namespace, known.name) == (namespace, bare)]
     if versions:
         return f"this version is not registered; there are {', '.join(versions)}"
-    if (module := registering_module(name)) and module not in sys.modules:
-        package = module.partition(".")[0]
-        if _find_top_module(package) is not None:
-            return f"{module} registers ids like it when it is imported: give --env={module}:{name}"
-        then = f", then give --env={module}:{name}"
-        return f"the package {package}, which registers ids like it, is not installed{install_advice(package)}{then}"
     return unknown if near else f"{unknown}; if a package registers it, name that too, as in --env=package:{name}"
 
 

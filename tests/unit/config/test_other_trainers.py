@@ -33,13 +33,10 @@ EXAMPLES = [
 
 
 @pytest.fixture(autouse=True)
-def _beside_vizdoom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a directory that holds a package vizdoom, which is found and not imported; no family lacks a package."""
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an empty directory; no family lacks a package."""
     monkeypatch.setattr("sfactory.config.validation.lack_of_family", lambda family: "")
     monkeypatch.chdir(tmp_path)
-    Path("vizdoom/gymnasium_wrapper").mkdir(parents=True)
-    for package in ("vizdoom", "vizdoom/gymnasium_wrapper"):
-        Path(package, "__init__.py").write_text("")
 
 
 @pytest.mark.parametrize("words", EXAMPLES)

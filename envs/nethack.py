@@ -1,0 +1,54 @@
+"""NetHack by way of the package nle, the NetHack Learning Environment (Kuettler et al. 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .registered import RegisteredFamily
+
+if TYPE_CHECKING:
+    import gymnasium
+
+# What the policies of the paper read, and the line of text above the map.
+_READ = ("glyphs", "blstats", "message")
+
+# Discount, entropy, rate and a memory of one LSTM as in the paper; its batches were collected by hundreds of actors.
+_COMMON: Mapping[str, object] = {
+    "num_workers": 2,
+    "num_envs_per_worker": 16,
+    "worker_num_splits": 2,
+    "rollout": 64,
+    "batch_size": 1024,
+    "num_batches_per_epoch": 2,
+    "num_epochs": 2,
+    "with_vtrace": False,
+    "encoder": "nethack",
+    "use_rnn": True,
+    "rnn_type": "lstm",
+    "rnn_size": 256,
+    "normalize_input": False,  # the encoder scales what it reads
+    "gamma": 0.999,
+    "learning_rate": 2e-4,
+    "exploration_loss_coeff": 0.001,
+    "train_for_env_steps": 100_000_000,
+}
+_TASKS = ("Score", "Staircase", "StaircasePet", "Oracle", "Gold", "Eat", "Scout", "Challenge")
+
+
+@dataclass(frozen=True)
+class NetHack(RegisteredFamily):
+    """The env family of NetHack's tasks."""
+
+    def make(self, env_name: str, **kwargs: object) -> gymnasium.Env[Any, Any]:
+        """The task; ``kwargs``: those of NLE, such as character, observation_keys and max_episode_steps."""
+        import nle  # noqa: F401 - which registers the ids
+
+        from .nethack_env import NetHackEnv
+
+        # The moon of the day would change the luck of all games.
+        return NetHackEnv(super().make(env_name, **{"observation_keys": _READ, "fix_moon_phase": True, **kwargs}))
+
+
+FAMILY = NetHack("nethack", {f"NetHack{task}-v0": _COMMON for task in _TASKS}, modules=("nle",), extra="nethack")

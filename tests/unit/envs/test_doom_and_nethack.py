@@ -1,0 +1,74 @@
+"""Doom's images and time limits are those that are asked for; the encoder of NetHack sees what is around the hero."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium.spaces as spaces
+import numpy as np
+import pytest
+import torch
+
+from sfactory.config.schema import ModelConfig
+from sfactory.env.factory import EnvFactory
+from sfactory.errors import EnvError
+from sfactory.planning.network_check import checked_model
+from sfactory.spec import EnvSpec
+from sfactory_envs.nethack_encoder import NetHackEncoder
+
+
+@pytest.fixture
+def _with_vizdoom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("vizdoom")
+    monkeypatch.chdir(tmp_path)  # the game makes a folder
+
+
+@pytest.mark.usefixtures("_with_vizdoom")
+def test_images_of_doom_have_the_size_that_is_asked_for_and_an_own_scenario_needs_a_file() -> None:
+    env = EnvFactory("doom_basic", {"resolution": "64x48"}, env_frameskip=4)()
+    obs, _ = env.reset(seed=1)
+    env.close()
+
+    assert obs["screen"].shape == (48, 64, 3)
+    for name, kwargs, text in (("doom_basic", {"resolution": "tall"}, "128x72"), ("doom:no.cfg", {}, "no file")):
+        with pytest.raises(EnvError, match=text):
+            EnvFactory(name, kwargs, env_frameskip=4)()
+
+
+@pytest.mark.usefixtures("_with_vizdoom")
+def test_a_time_limit_of_doom_truncates() -> None:
+    env = EnvFactory("doom_basic", env_frameskip=10)()
+    env.reset(seed=1)
+
+    ends = [env.step(0)[2:4] for _ in range(30)]  # noop until 300 frames have passed
+    env.close()
+
+    assert (True, False) not in ends
+    assert (False, True) in ends
+
+
+def nethack_space(**more: Any) -> Any:
+    glyphs, stats = spaces.Box(0, 5976, (21, 79), np.int16), spaces.Box(-(2**31), 2**31 - 1, (27,), np.int64)
+    return spaces.Dict(glyphs=glyphs, blstats=stats, **more)
+
+
+def test_the_encoder_of_nethack_sees_the_glyphs_around_the_hero_in_its_second_part() -> None:
+    encoder = NetHackEncoder(nethack_space(), crop=3)
+    glyphs = torch.arange(21 * 79).reshape(1, 21, 79)
+
+    middle = encoder._around_hero(glyphs, torch.tensor([[5, 2, 0]]))
+    corner = encoder._around_hero(glyphs, torch.tensor([[0, 0, 0]]))
+
+    assert middle.tolist() == [[[83, 84, 85], [162, 163, 164], [241, 242, 243]]]
+    assert corner.tolist() == [[[0, 0, 0], [0, 0, 1], [0, 79, 80]]]
+
+
+@pytest.mark.parametrize("more", [{}, {"message": spaces.Box(0, 255, (256,), np.uint8)}], ids=["map", "message"])
+def test_the_encoder_of_nethack_is_accepted_as_a_network(more: dict[str, Any]) -> None:
+    spec = EnvSpec.of_spaces(nethack_space(**more), spaces.Discrete(23))
+    config = ModelConfig(encoder="nethack", normalize_input=False, model_kwargs={"hidden": 8})
+
+    model = checked_model(spec.for_model(config), config)
+
+    assert model.fresh_state(2).shape[0] == 2
