@@ -55,4 +55,6 @@ def _flag_lines(flag: Flag, default: object, origin: str = "") -> list[str]:
         facts += f"; {'each ' if flag.is_list else ''}{accepted}"
     text = f"{flag.info.help} [{facts}]"
     body = textwrap.wrap(text, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT, break_on_hyphens=False)
-    return [f"  --{flag.name} {type_text(flag)}", *body]
+    choices = type_text(flag).replace("|", "| ")  # so that lines end between them
+    head = textwrap.wrap(f"  --{flag.name} {choices}", _WIDTH, subsequent_indent=_INDENT, break_on_hyphens=False)
+    return [*(line.replace("| ", "|") for line in head), *body]

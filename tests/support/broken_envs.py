@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import mmap
 import os
 import subprocess
 import sys
@@ -63,7 +64,9 @@ class Flawed(gymnasium.Env[Any, Any]):
         if flaw == "action" and action == 2:
             raise IndexError("no action 2")
         if flaw == "leak":
-            self._hoard += [np.zeros(2000), object()]
+            pages = mmap.mmap(-1, 16_000)  # not from memory that the process has freed before
+            pages.write(bytes(16_000))
+            self._hoard += [pages, object()]
         if flaw == "prints":
             print("step", self._step)
         over: Any = self._step == STEPS and flaw != "endless"

@@ -8,7 +8,7 @@ from sfactory.config.resolve import Resolved, read_command_line
 from sfactory.errors import ConfigError
 
 # Registered with Gymnasium, and no family's: its defaults are the schema's.
-PLAIN_ENV = "--env=Taxi-v4"
+PLAIN_ENV = "--env=phys2d/CartPole-v1"
 
 
 def read(*argv: str) -> Resolved:

@@ -67,7 +67,8 @@ def test_code_of_a_run_is_refused_until_the_user_names_it_or_trusts_the_run(
 
 
 @pytest.mark.parametrize("env", ["Taxi-v4", "atari_breakout", "vector:CartPole-v1", "envpool:Breakout-v5"])
-def test_names_without_a_module_need_no_trust(env: str) -> None:
+def test_names_without_a_module_need_no_trust(env: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sfactory.packages._is_installed", lambda module: True)
     leave(env=env, env_kwargs={"url": "http://host:80", "time": "12:30"})
 
     assert read(*RESUME).config.run.env == env

@@ -125,7 +125,7 @@ def test_what_shows_only_in_many_steps_is_found() -> None:
 
     assert [finding.code for finding in leaking.findings] == ["memory"]
     assert leaking.leak_bytes is not None
-    assert leaking.leak_bytes > 8000  # 2,000 numbers of 8 bytes each step
+    assert leaking.leak_bytes > 8000  # of 16,000 each step
     assert [finding.code for finding in endless.findings] == ["time_limit"]
 
 
