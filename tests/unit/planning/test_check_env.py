@@ -171,6 +171,7 @@ def spawner() -> Spawner:
     return spawner
 
 
+@pytest.mark.long
 def test_an_env_that_hangs_is_reported_with_what_was_found_before(spawner: Spawner) -> None:
     report = inspect_in_process(spawner, EnvFactory(f"{HERE}:Flawed", {"flaw": "hang"}), STEPS, 0, timeout_s=2.0)
 
