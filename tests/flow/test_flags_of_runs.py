@@ -91,6 +91,7 @@ def own_library(folder: Path) -> Path:
     return Path(shutil.copy(own, folder))
 
 
+@pytest.mark.long
 def test_processes_have_the_niceness_cores_threads_and_seed_of_the_flags(
     run_trainer: RunTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,7 @@ def test_trained_dropped_and_replayed_steps_add_up(
         assert run.result()["updates"] == epochs * row["perf/datasets"]
 
 
+@pytest.mark.long
 def test_starving_learner_reports_what_each_process_waits_for_and_ends(run_trainer: RunTrainer) -> None:
     env = {"env": "sfactory_envs.synthetic.faulty:Faulty", "env_kwargs": '{"hang_at": 40}'}
     run = run_trainer(**env, learner_starvation_timeout_sec=3.0)

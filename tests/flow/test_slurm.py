@@ -59,6 +59,7 @@ def launched(text: str, folder: Path, *flags: str) -> subprocess.CompletedProces
 
 
 @pytest.mark.usefixtures("slurm")
+@pytest.mark.long
 def test_submitted_scripts_train_and_finished_runs_are_not_submitted_again(tmp_path: Path) -> None:
     text = description("many", {"train_for_env_steps": 2000}, 'env_vars = {GREETING = "it\'s me"}')
 
