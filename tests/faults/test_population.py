@@ -118,6 +118,7 @@ def learns_as_its_state_says(run: TrainerRun) -> bool:
 
 
 @pytest.mark.parametrize("serial", [False, long(True)])
+@pytest.mark.long
 def test_population_learns_with_mutated_values_and_resumes_where_it_was(run_trainer: RunTrainer, serial: bool) -> None:
     flags = {**POPULATION, "experiment_summaries_interval": 0.25, "serial_mode": serial}
     run = run_trainer(**flags)

@@ -160,6 +160,7 @@ def test_actor_with_a_hanging_env_is_replaced_and_the_place_is_shown(
     stop(run)
 
 
+@pytest.mark.long
 def test_reset_has_a_limit_of_its_own(run_trainer: RunTrainer, tmp_path: Path) -> None:
     kwargs = {"slow_reset": 12, "slow_s": 7.0, "fuse": str(tmp_path / "fuse")}
     limits = {"step_timeout_seconds": 2, "reset_timeout_seconds": 4}

@@ -93,6 +93,7 @@ def test_run_on_one_core_warns(run_trainer: RunTrainer) -> None:
     assert run.stderr.count("take turns") == 1
 
 
+@pytest.mark.long
 def test_container_with_half_a_core_and_little_dev_shm_is_enough_and_no_process_is_pinned(
     run_trainer: RunTrainer, tmp_path: Path
 ) -> None:
