@@ -59,7 +59,7 @@ _COMMON: Mapping[str, object] = {
     "exploration_loss_coeff": 0.003,
     "train_for_env_steps": 1_000_000,
 }
-# Rewards of a scenario are scaled as in Sample Factory; long ways and mazes need a memory.
+# Scales bring returns of a scenario near 1; long ways and mazes need a memory.
 _MEMORY: Mapping[str, object] = {"use_rnn": True, "rnn_type": "gru", "rnn_size": 256, "shuffle_minibatches": False}
 _OWN_DEFAULTS: Mapping[str, Mapping[str, object]] = {
     "VizdoomBasic": {"reward_scale": 0.01, "train_for_env_steps": 250_000},
