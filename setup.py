@@ -53,7 +53,7 @@ setup(
     install_requires=[
         "torch>=2.10",
         "numpy>=2",
-        "gymnasium>=1.0",
+        "gymnasium>=1.1",
         "faster-fifo>=1.5",
         "tensorboardX",
         "threadpoolctl",

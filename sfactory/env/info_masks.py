@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from sfactory.action_heads import DiscreteHead
 from sfactory.env.conversion import BadObservation
-from sfactory.env.vector import VectorEnv, single_spaces
+from sfactory.env.vector import VectorEnv, VectorWrapper, single_spaces
 from sfactory.errors import EnvError, named
 from sfactory.spec import OBS_KEY, EnvSpec
 from sfactory.tensor_spec import MASK_KEY
@@ -102,7 +102,7 @@ class InfoMaskEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._masks.join(obs, info), reward, terminated, truncated, info
 
 
-class InfoMaskVectorEnv(gymnasium.vector.VectorWrapper[Any, Any, Any]):
+class InfoMaskVectorEnv(VectorWrapper):
     """A vector env with the masks in its observations."""
 
     def __init__(self, env: VectorEnv) -> None:

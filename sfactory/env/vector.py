@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import gymnasium.spaces as spaces
@@ -13,6 +13,10 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from sfactory.errors import EnvError
 
 VectorEnv = gymnasium.vector.VectorEnv[Any, Any, Any]
+if TYPE_CHECKING:
+    VectorWrapper = gymnasium.vector.VectorWrapper[Any, Any, Any]
+else:  # has no parameters before Gymnasium 1.4
+    VectorWrapper = gymnasium.vector.VectorWrapper
 
 
 def single_spaces(env: VectorEnv) -> tuple[spaces.Space[Any], spaces.Space[Any]]:

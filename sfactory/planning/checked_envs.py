@@ -11,7 +11,7 @@ import numpy as np
 from sfactory.config.import_strings import described
 from sfactory.env.multi_agent import AgentsEnv, AgentsStep, blank
 from sfactory.env.multi_agent_adapters import acts_in_turns
-from sfactory.env.vector import VectorEnv, single_spaces
+from sfactory.env.vector import VectorEnv, VectorWrapper, single_spaces
 from sfactory.errors import EnvError
 from sfactory.planning.env_findings import Broken, Inspector, ObsChecks
 from sfactory.spec import EnvSpec
@@ -71,7 +71,7 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return parts[0], inspector.reward(parts[1]), over[0], over[1], inspector.info(parts[4])
 
 
-class CheckedVector(gymnasium.vector.VectorWrapper[Any, Any, Any]):
+class CheckedVector(VectorWrapper):
     """Of a vector env."""
 
     def __init__(self, env: VectorEnv, inspector: Inspector) -> None:
