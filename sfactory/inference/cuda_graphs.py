@@ -1,62 +1,47 @@
 """Runs forward passes as CUDA graphs, for batches of any size.
 
-Launching the small kernels of a forward pass takes longer than running them. A CUDA graph launches all of them at once,
-but always on the same memory. Batches are therefore padded to a few sizes; each size has its own memory and graph.
+A graph always computes on the same memory. Batches are therefore padded to a few sizes; each size has its own memory
+and graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from sfactory.model.actor_critic import Acted
+from sfactory.system.cuda_graphs import WARM_UPS, GraphRecorder, Recorder
 
 Act = Callable[[dict[str, Tensor], Tensor], Acted]
 
-_WARM_UPS = 3  # passes before the capture: libraries choose kernels and allocate workspaces in the first passes
-
 
 class GraphPass:
-    """A forward pass that is captured once, with its own inputs, and then replayed with new random numbers.
+    """A forward pass that is recorded once, with its own inputs, and then replayed with new random numbers.
 
     Write ``obs`` and ``state``, then call ``run``, which overwrites and returns the same tensors each time. Passes of
-    one ``stream`` and ``pool``, which is torch's graph_pool_handle(), share memory: ``run`` may overwrite what another
-    one has returned.
+    one ``recorder`` share memory: ``run`` may overwrite what another one has returned.
     """
 
-    def __init__(self, act: Act, obs: dict[str, Tensor], state: Tensor, stream: torch.cuda.Stream, pool: Any) -> None:
+    def __init__(self, act: Act, obs: dict[str, Tensor], state: Tensor, recorder: Recorder) -> None:
         self.obs, self.state = obs, state
-        device = state.device
-        stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream):
-            for _ in range(_WARM_UPS):
-                act(obs, state)
-        torch.cuda.current_stream(device).wait_stream(stream)
-        self._graph = torch.cuda.CUDAGraph()
-        # Other threads and processes keep using the device during the capture.
-        with torch.cuda.graph(self._graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
-            self._acted = act(obs, state)
+        for _ in range(WARM_UPS):
+            recorder.warm_up(lambda: act(obs, state))
+        self._replay = recorder.record(lambda: act(obs, state))
 
     def run(self) -> Acted:
         """Run the pass on ``obs`` and ``state``."""
-        self._graph.replay()
-        return self._acted
+        return self._replay()
 
 
 MakePass = Callable[[Act, dict[str, Tensor], Tensor], GraphPass]
 
 
 def captured_on(device: torch.device) -> MakePass:
-    """Makes passes that share one stream of ``device`` and one pool of memory.
-
-    With a stream for each of them, libraries would keep a workspace for each, some 30 MB on large GPUs.
-    """
-    stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    pool = torch.cuda.graph_pool_handle()
-    return lambda act, obs, state: GraphPass(act, obs, state, stream, pool)
+    """Makes passes that share one stream of ``device`` and one pool of memory."""
+    recorder = GraphRecorder(device)
+    return lambda act, obs, state: GraphPass(act, obs, state, recorder)
 
 
 def padded_rows(rows: int) -> int:

@@ -126,6 +126,13 @@ class Batch:
         flat = self.map(lambda tensor: tensor[:steps].flatten(0, 1).unsqueeze(0))
         return replace(flat, rnn_states=self.rnn_states.new_empty(2, flat.rows, 0))
 
+    def tensors(self) -> list[Tensor]:
+        """All tensors, in the same order for all batches with the same fields."""
+        found: list[Tensor] = []
+        for value in vars(self).values():
+            found += value.values() if isinstance(value, dict) else () if value is None else (value,)
+        return found
+
     def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
         """The batch with every tensor changed."""
 

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from sfactory.algo.schedules import PiecewiseLinear, kl_adaptive_rate, kl_penalty_weight, linear_decay
 from sfactory.config.points import parse_points
 from sfactory.config.schema import AlgoConfig, OptimConfig
 from sfactory.config.training_rules import LR_WORDS
 from sfactory.learner.gradient_step import Rates
+from sfactory.learner.loss import Coefficient
 
 _KL_ADAPTIVE = ("kl_adaptive_minibatch", "kl_adaptive_epoch")
+
+
+class InForce(NamedTuple):
+    """The numbers of one update. exploration, kl: weights of loss terms; None: there is no KL penalty."""
+
+    rates: Rates
+    exploration: Coefficient
+    kl: Coefficient | None
 
 
 class Coefficients:
@@ -40,12 +49,16 @@ class Coefficients:
         """Learning rates of the next update."""
         return Rates(self._rate, self._value_rate if self._optim.separate_value_optimizer else None)
 
+    @property
+    def in_force(self) -> InForce:
+        """The numbers of the next update."""
+        return InForce(self.rates, self.exploration, self.kl or None)
+
     def by_name(self) -> dict[str, float]:
         """All values in force, by their names in TRAIN_STATISTICS."""
-        rates = self.rates
         return {
-            "learning_rate": rates.policy,
-            "value_learning_rate": rates.policy if rates.value is None else rates.value,
+            "learning_rate": self._rate,
+            "value_learning_rate": self._value_rate if self._optim.separate_value_optimizer else self._rate,
             "exploration_coeff": self.exploration,
             "kl_coeff": self.kl,
         }

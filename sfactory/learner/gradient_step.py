@@ -18,10 +18,13 @@ from sfactory.model.actor_critic import ActorCritic
 
 
 class Rates(NamedTuple):
-    """Learning rates of one update: ``value`` of the critic, if it has an own optimizer; ``policy`` of all else."""
+    """Learning rates of one update: ``value`` of the critic, if it has an own optimizer; ``policy`` of all else.
 
-    policy: float
-    value: float | None = None
+    Numbers, or 0-dim float32 tensors on the device.
+    """
+
+    policy: float | Tensor
+    value: float | Tensor | None = None
 
 
 class Applied(NamedTuple):
@@ -57,8 +60,8 @@ class LossScale:
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Continue from a saved state."""
-        self._scale = state["scale"].to(self._scale)
-        self._good = state["good"].to(self._good)
+        self._scale.copy_(state["scale"])
+        self._good.copy_(state["good"])
 
     def scaled(self, loss: Tensor) -> Tensor:
         """The loss to take the gradient of."""
@@ -73,11 +76,12 @@ class LossScale:
     def after(self, finite: Tensor) -> Tensor:
         """Adapt to a gradient that was ``finite`` (0-dim bool) or not; returns whether the scale was halved."""
         halved = ~finite & (self._scale > _LEAST)
-        self._good = torch.where(finite, self._good + 1, 0)
-        grown = self._good >= _GROWTH_INTERVAL
+        good = torch.where(finite, self._good + 1, 0)
+        grown = good >= _GROWTH_INTERVAL
         factor = torch.where(finite, torch.where(grown, 2.0, 1.0), 0.5)
-        self._scale = (self._scale * factor).clamp(_LEAST, _MOST)
-        self._good = torch.where(grown, 0, self._good)
+        # In place, here and in ``load``: a CUDA graph knows these tensors alone.
+        self._scale.copy_((self._scale * factor).clamp(_LEAST, _MOST))
+        self._good.copy_(torch.where(grown, 0, good))
         return halved
 
 
@@ -85,6 +89,7 @@ class GradientStep:
     """The optimizers of a model. An update is ``begin``, ``backward`` for each part of its loss, and ``step``.
 
     ``optimizer``: of all weights, or of all but the critic's. ``value_optimizer``: the critic's own, if any.
+    ``replaced``: how often hyperparameters or moments were replaced, which a recorded step does not see.
     """
 
     def __init__(self, model: ActorCritic, config: OptimConfig, beside: Iterable[nn.Parameter] = ()) -> None:
@@ -99,9 +104,22 @@ class GradientStep:
             self.value_optimizer = RefusableOptimizer(model.critic_parameters(), matrices, config)
         self.optimizer = RefusableOptimizer(mine, matrices, config)
         self._scale = LossScale(self._parameters[0].device) if model.computes_in is torch.float16 else None
+        self.replaced = 0
+
+    @property
+    def can_be_recorded(self) -> bool:
+        """See RefusableOptimizer.takes_rates_on_device; of all optimizers."""
+        optimizers = (self.optimizer, self.value_optimizer)
+        return all(optimizer is None or optimizer.takes_rates_on_device for optimizer in optimizers)
+
+    @property
+    def trains(self) -> tuple[bool, ...]:
+        """Of each weight, whether it gets gradients now."""
+        return tuple(parameter.requires_grad for parameter in self._parameters)
 
     def adopt(self, config: OptimConfig) -> None:
         """Continue under the hyperparameters of ``config``, with the same moments."""
+        self.replaced += 1
         self._max_norm = config.max_grad_norm or torch.inf
         self.optimizer.adopt(config)
         if self.value_optimizer is not None:
@@ -119,6 +137,7 @@ class GradientStep:
         saved, wanted = state.get("value_optimizer") is not None, self.value_optimizer is not None
         if saved != wanted:
             raise ValueError(f"it was saved with --separate_value_optimizer={saved}, which cannot become {wanted}")
+        self.replaced += 1
         self.optimizer.load_state_dict(state["optimizer"])
         if self.value_optimizer is not None:
             self.value_optimizer.load_state_dict(state["value_optimizer"])

@@ -25,14 +25,15 @@ from sfactory.learner.initial_weights import begin_with_weights
 from sfactory.learner.minibatches import Dataset
 from sfactory.learner.setup import LearnerSetup
 from sfactory.learner.staging import REPLAYED, Columns
-from sfactory.learner.timing_stats import LagStats, Timings
 from sfactory.learner.trainer import Trainer
 from sfactory.messages import TrainStats
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
 from sfactory.model.precision import allow_tf32, compute_dtype
 from sfactory.shared.status import State, StatusRow
+from sfactory.shared.timing_stats import LagStats, Timings
 from sfactory.shared.weights import SharedWeights
+from sfactory.system.cuda_graphs import GraphRecorder
 
 
 class Publisher:
@@ -84,6 +85,7 @@ class Learner:
         unpublished = [] if auxiliary is None else [FlatState(auxiliary.to(self._device))]
         flat = FlatState(model)
         self.publisher = Publisher(flat, setup.weights, config.learner.publish_interval, *unpublished)
+        graphs = config.model.cuda_graphs and self._device.type == "cuda" and setup.trains
         self.trainer = Trainer(
             model,
             config.algo,
@@ -94,6 +96,7 @@ class Learner:
             total_env_steps=self._limits.env_steps,
             auxiliary=auxiliary,
             evidence=None if setup.checkpoint_dir is None else Path(setup.checkpoint_dir),
+            recorder=GraphRecorder(self._device) if graphs else None,
         )
         self.progress = Progress(best_metric=config.checkpoint.save_best_metric)
         self.checkpointer = Checkpointer(setup, self.trainer, self.progress, row, self.publisher.check, flat)

@@ -24,6 +24,8 @@ from sfactory.learner.train_stats import LossTerms
 from sfactory.model.actor_critic import ActorCritic, Unrolled
 from sfactory.model.distributions import ActionDistribution
 
+Coefficient = float | Tensor  # a number, or a 0-dim float32 tensor on the device
+
 
 class Part(NamedTuple):
     """A part of a minibatch, after its forward pass.
@@ -90,10 +92,13 @@ class LossFunction:
             held=batch.waiting,
         )
 
-    def parts(self, minibatch: Minibatch, microbatch_size: int, *, exploration: float, kl: float) -> Iterator[Part]:
+    def parts(
+        self, minibatch: Minibatch, microbatch_size: int, *, exploration: Coefficient, kl: Coefficient | None
+    ) -> Iterator[Part]:
         """The loss of a minibatch, in parts of ``microbatch_size`` steps (0: one part).
 
-        exploration, kl: coefficients. Take the gradient of each part before asking for the next one, to save memory.
+        exploration, kl: coefficients; None: without a KL penalty. Take the gradient of each part before asking for the
+        next one, to save memory.
         """
         minibatch, columns = minibatch.cut(microbatch_size)
         batch = minibatch.batch
@@ -108,7 +113,7 @@ class LossFunction:
             part = batch.columns(which)
             yield self._part(part, constants.columns(which), _forward(self._model, part), divisor, exploration, kl)
 
-    def _whole(self, minibatch: Minibatch, divisor: Tensor, exploration: float, kl: float) -> Part:
+    def _whole(self, minibatch: Minibatch, divisor: Tensor, exploration: Coefficient, kl: Coefficient | None) -> Part:
         batch = minibatch.batch
         outputs = _forward(self._model, batch, ahead=1 if minibatch.targets is None else 0)
         target_log_prob = None if self._target is None else _log_prob(self._target.model, batch)
@@ -158,7 +163,13 @@ class LossFunction:
         return _Constants(targets.returns, targets.advantages, normalized, reference)
 
     def _part(
-        self, batch: Batch, constants: _Constants, outputs: _Outputs, divisor: Tensor, exploration: float, kl: float
+        self,
+        batch: Batch,
+        constants: _Constants,
+        outputs: _Outputs,
+        divisor: Tensor,
+        exploration: Coefficient,
+        kl: Coefficient | None,
     ) -> Part:
         """The loss of ``batch``, a part of a minibatch: the sum over its valid cells, divided by ``divisor``."""
         config, valid, head = self.config, batch.valid, self._model.value_head
@@ -192,7 +203,7 @@ class LossFunction:
             distance = outputs.distribution.symmetric_kl_to_uniform().view_as(valid)
             terms = terms + exploration * losses.symmetric_kl_to_uniform(symmetric_kl=distance, valid=valid)
         # KL penalty (PPO, eq. 8).
-        if kl:
+        if kl is not None:
             terms = terms + kl * losses.kl_penalty(log_ratios=log_ratio)
         loss = terms.sum() / divisor
         # Auxiliary loss: a mean over the part, which counts as much as the part has valid steps.

@@ -7,11 +7,12 @@ consecutive steps, and with an RNN. Otherwise shuffling draws single steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from sfactory.algo.returns import Targets
 from sfactory.learner.batch import Batch
@@ -23,6 +24,14 @@ class Minibatch(NamedTuple):
 
     batch: Batch
     targets: Targets | None
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors, in the same order for all minibatches with the same fields."""
+        return [*self.batch.tensors(), *(self.targets or ())]
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Minibatch:
+        """The minibatch with every tensor changed."""
+        return Minibatch(self.batch.map(change), None if self.targets is None else Targets(*map(change, self.targets)))
 
     def cut(self, steps: int) -> tuple[Minibatch, list[slice]]:
         """The minibatch, and the columns of its parts of ``steps`` steps each; 0: one part.

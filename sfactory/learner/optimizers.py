@@ -92,11 +92,22 @@ class RefusableOptimizer:
             group.update(changed)
             settings.update(changed)
 
-    def step(self, rate: float, taken: Tensor) -> None:
-        """Step along the gradients at the learning rate ``rate`` if ``taken`` (0-dim bool). See NOTE [Refused step]."""
+    @property
+    def takes_rates_on_device(self) -> bool:
+        """Whether ``step`` may be recorded as a CUDA graph, with its rate as a tensor."""
+        return all(optimizer.defaults.get("fused") for optimizer in self._optimizers)
+
+    def step(self, rate: float | Tensor, taken: Tensor) -> None:
+        """Step along the gradients at the learning rate ``rate`` if ``taken`` (0-dim bool). See NOTE [Refused step].
+
+        rate: a 0-dim float32 tensor is read on the device, see ``takes_rates_on_device``.
+        """
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = rate
+                if isinstance(rate, Tensor):
+                    group["capturable"] = True  # torch asks for it during a capture, and else warns of it once
+                    optimizer._warned_capturable_if_run_uncaptured = True  # type: ignore[attr-defined]
             if optimizer.defaults.get("fused"):
                 optimizer.found_inf = (~taken).float()  # type: ignore[attr-defined]
                 optimizer.step()
@@ -107,6 +118,8 @@ class RefusableOptimizer:
     def state_dict(self) -> dict[str, Any]:
         """As torch's, with ``name``, and with ``rest``: the state of Muon's second optimizer."""
         first, *rest = [optimizer.state_dict() for optimizer in self._optimizers]
+        for group in [group for state in (first, *rest) for group in state["param_groups"]]:
+            group["lr"] = float(group["lr"])
         return {**first, "name": self._name, "rest": rest}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

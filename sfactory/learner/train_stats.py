@@ -120,6 +120,11 @@ def row_of(batch: Batch, statistics: Tensor, applied: Applied) -> Tensor:
     return torch.cat((head.double(), statistics.double(), applied.norm.reshape(1).double()))
 
 
+def was_taken(row: Tensor) -> bool:
+    """Whether an update has changed weights; waits for the device."""
+    return bool(row[_TAKEN])
+
+
 def on_host(rows: Sequence[Tensor]) -> Rows:
     """The rows of some updates, by one transfer."""
     return torch.stack(list(rows)).cpu().numpy() if rows else np.zeros((0, _FIRST + len(_NAMES)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +14,12 @@ from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.errors import DivergedError
 from sfactory.learner.auxiliary import Exploration, task_of
 from sfactory.learner.batch import Batch
-from sfactory.learner.coefficients import Coefficients
+from sfactory.learner.coefficients import Coefficients, InForce
 from sfactory.learner.diagnostics import keep_evidence
 from sfactory.learner.gradient_step import GradientStep
 from sfactory.learner.loss import LossFunction
 from sfactory.learner.minibatches import Dataset, Minibatch, epoch_of
+from sfactory.learner.recorded_updates import RecordedUpdates
 from sfactory.learner.targets import TargetNetwork
 from sfactory.learner.train_stats import (
     INTRINSIC,
@@ -29,12 +31,16 @@ from sfactory.learner.train_stats import (
     row_of,
     statistics_of,
     steps_learned,
+    was_taken,
 )
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.cpc import CpcAction
 from sfactory.model.parts import Freezer
 from sfactory.model.rnd import Rnd
 from sfactory.seeds import Branch, seed_at
+from sfactory.system.cuda_graphs import Recorder
+
+_log = logging.getLogger(__name__)
 
 
 class Trainer:
@@ -56,8 +62,12 @@ class Trainer:
         total_env_steps: int,
         auxiliary: CpcAction | Rnd | None = None,
         evidence: Path | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
-        """``total_env_steps``: where linear decay ends. ``evidence``: folder for the batch at which training fails."""
+        """``total_env_steps``: where linear decay ends. ``evidence``: folder for the batch at which training fails.
+
+        ``recorder``: updates are recorded by it and replayed, where they can be.
+        """
         self.model, self.algo, self.learner = model, algo, learner
         self.coefficients = Coefficients(optim, algo, total_env_steps)
         beside = () if auxiliary is None else auxiliary.parameters()
@@ -71,7 +81,17 @@ class Trainer:
         self.loss = LossFunction(model, algo, self.target, self._auxiliary_task)
         self.stats = UpdateStats(learner.max_bad_steps)
         self._total_env_steps, self._seed, self._policy, self._evidence = total_env_steps, seed, policy, evidence
+        self._recorded = None if recorder is None else self._recorded_by(recorder, optim)
         self._oldest: int | None = None  # steps of older policy versions are masked
+
+    def _recorded_by(self, recorder: Recorder, optim: OptimConfig) -> RecordedUpdates | None:
+        if self.auxiliary is None and self.updater.can_be_recorded:
+            return RecordedUpdates(self._compute, recorder, self.model.value_head.linear.weight.device)
+        cause = f"--optimizer={optim.optimizer} computes with rates on the host"
+        if self.auxiliary is not None:
+            cause = "--use_cpc and --rnd draw random numbers of their own"
+        _log.warning("--cuda_graphs: updates are computed kernel by kernel, since %s", cause)
+        return None
 
     def adopt(self, algo: AlgoConfig, optim: OptimConfig, learner: LearnerConfig, env_steps: int) -> None:
         """Use other settings from the next minibatch on; adaptive values restart if their initial value differs."""
@@ -203,15 +223,29 @@ class Trainer:
 
     def _update(self, minibatch: Minibatch, first: bool) -> Tensor:
         """Learn from one minibatch; returns its results, see ``row_of``. ``first``: in the first pass."""
-        batch, size, coefficients = minibatch.batch, self.learner.microbatch_size, self.coefficients
+        coefficients = self.coefficients
+        if self._recorded is None:
+            row = self._compute(minibatch, coefficients.in_force, first)
+        else:
+            settings = self.updater.replaced, self.updater.trains
+            row = self._recorded.run(minibatch, coefficients.in_force, first, settings)
+        if coefficients.looks_at_updates and was_taken(row):
+            kl = self.loss.divergence(minibatch, self.learner.microbatch_size)
+            if not math.isnan(kl):
+                coefficients.after_update(kl)
+        return row
+
+    def _compute(self, minibatch: Minibatch, numbers: InForce, first: bool) -> Tensor:
+        """``_update`` as far as it is computed on the device; waits for nothing, see NOTE [Recorded update]."""
+        batch, size = minibatch.batch, self.learner.microbatch_size
         parts, auxiliary = [], torch.zeros((), device=batch.valid.device)
         self.updater.begin()
-        for part in self.loss.parts(minibatch, size, exploration=coefficients.exploration, kl=coefficients.kl):
+        for part in self.loss.parts(minibatch, size, exploration=numbers.exploration, kl=numbers.kl):
             self.updater.backward(part.loss)
             parts.append(part.cells)
             auxiliary = auxiliary + part.auxiliary
         # Adam's momentum would move the weights even where no step of the minibatch is valid.
-        applied = self.updater.step(coefficients.rates, wanted=batch.valid.any())
+        applied = self.updater.step(numbers.rates, wanted=batch.valid.any())
         self.model.follow_update(applied.taken)
         if self.target is not None:
             self.target.after_update(applied.taken)
@@ -219,8 +253,4 @@ class Trainer:
         if first and minibatch.targets is None:
             # V-trace has its targets per minibatch; those of every step are observed once.
             self.model.value_head.observe(cells.target, cells.fresh & applied.taken)
-        if coefficients.looks_at_updates and bool(applied.taken):
-            kl = self.loss.divergence(minibatch, size)
-            if not math.isnan(kl):
-                coefficients.after_update(kl)
         return row_of(batch, statistics_of(cells, self.algo.ppo_clip_ratio, auxiliary), applied)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from sfactory.learner.timing_stats import LagStats
 from sfactory.messages import TRUE_OBJECTIVE, EpisodesDone, LearnerTimes, TrainStats
 from sfactory.pbt.ranking import LENGTH, REWARD
 from sfactory.report.episode_stats import EpisodeStats, ExtraStats, Window
 from sfactory.report.scalars import Row, train_scalars, window_scalars
+from sfactory.shared.timing_stats import LagStats
 
 _TIMES = tuple(name for name in LearnerTimes._fields if name != "policy")
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from sfactory.config.schema import AlgoConfig
-from sfactory.learner import timing_stats
-from sfactory.learner.timing_stats import Timings
 from sfactory.learner.train_stats import COEFFICIENTS, GRADIENT, INTRINSIC, NAMES, LossTerms, UpdateStats, statistics_of
 from sfactory.messages import TRAIN_STATISTICS, TrainStats
+from sfactory.shared import timing_stats
+from sfactory.shared.timing_stats import Timings
 from tests.support.parts import random_batch, tiny_model, trainer_for
 
 SHAPE = (7, 5)

@@ -1,0 +1,115 @@
+"""Replays updates as CUDA graphs: forward pass, loss, backward pass, clipping and the optimizers' step as one launch.
+
+NOTE [Recorded update]: a graph computes with the memory it was recorded with. Minibatches are therefore copied into
+inputs of the graph, and rates and coefficients are tensors. All that an update changes (weights, moments, statistics,
+loss scale, target network) is changed in place; where it is replaced, as by ``GradientStep.load``, graphs are dropped.
+What a host decides (which settings, which pass, which weights get gradients) is the same in all replays of a graph.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from sfactory.learner.coefficients import InForce
+from sfactory.learner.gradient_step import Rates
+from sfactory.learner.minibatches import Minibatch
+from sfactory.system.cuda_graphs import WARM_UPS, Recorder
+
+_log = logging.getLogger(__name__)
+
+Update = Callable[[Minibatch, InForce, bool], Tensor]
+
+
+class _Numbers:
+    """The numbers of an update as tensors on ``device``."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._tensors = torch.zeros(4, device=device).unbind()
+        self._values = [0.0] * 4
+
+    def hold(self, numbers: InForce) -> InForce:
+        """The same numbers as tensors, which the next call overwrites. Waits for nothing."""
+        policy, value, exploration, kl = numbers.rates.policy, numbers.rates.value, numbers.exploration, numbers.kl
+        held: list[Tensor | None] = []
+        for place, (tensor, number) in enumerate(zip(self._tensors, (policy, value, exploration, kl), strict=True)):
+            held.append(None if number is None else tensor)
+            if number is not None and number != self._values[place]:
+                self._values[place] = float(number)
+                tensor.fill_(number)
+        rate, value_rate, exploration_tensor, kl_tensor = held
+        assert rate is not None
+        assert exploration_tensor is not None
+        return InForce(Rates(rate, value_rate), exploration_tensor, kl_tensor)
+
+
+@dataclass
+class _Kind:
+    """Updates that differ in numbers alone. updates: made before it was recorded. replay: once it is."""
+
+    inputs: Minibatch
+    updates: int = 0
+    replay: Callable[[], Tensor] | None = None
+
+
+class RecordedUpdates:
+    """Makes updates, by graphs where it can, see NOTE [Recorded update].
+
+    The first updates of a kind warm up: they compute kernel by kernel, and count as all others. If recording fails, the
+    cause is logged once, and all updates are computed kernel by kernel.
+    """
+
+    def __init__(self, update: Update, recorder: Recorder, device: torch.device) -> None:
+        """``update``: of a minibatch, numbers, and whether it is in the first pass; waits for nothing."""
+        self._update = update
+        self._recorder: Recorder | None = recorder
+        self._numbers = _Numbers(device)
+        self._kinds: dict[Hashable, _Kind] = {}
+        self._settings: Hashable = None
+
+    def run(self, minibatch: Minibatch, numbers: InForce, first: bool, settings: Hashable) -> Tensor:
+        """Learn from ``minibatch``; the result of ``update``. ``settings``: other ones than before drop all graphs."""
+        recorder = self._recorder
+        if recorder is None:
+            return self._update(minibatch, numbers, first)
+        if settings != self._settings:
+            self._settings = settings
+            if self._kinds:
+                self._kinds.clear()
+                recorder.use_other_memory()
+        tensors = minibatch.tensors()
+        shapes = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
+        key = first, numbers.kl is None, minibatch.targets is None, shapes
+        kind = self._kinds.get(key)
+        if kind is None:
+            kind = self._kinds[key] = _Kind(minibatch.map(_like))
+        for to, of in zip(kind.inputs.tensors(), tensors, strict=True):
+            to.copy_(of)
+        work = partial(self._update, kind.inputs, self._numbers.hold(numbers), first)
+        if kind.replay is None and kind.updates >= WARM_UPS:
+            try:
+                kind.replay = recorder.record(work)
+            except RuntimeError as error:
+                self._give_up(error)
+                return work()
+        if kind.replay is None:
+            kind.updates += 1
+            return recorder.warm_up(work)
+        return kind.replay().clone()
+
+    def _give_up(self, error: BaseException) -> None:
+        while error.__context__ is not None:  # the end of a failed capture fails, too
+            error = error.__context__
+        cause = (str(error).splitlines() or [type(error).__name__])[0]
+        _log.warning("--cuda_graphs: updates are computed kernel by kernel, since recording one failed: %s", cause)
+        self._recorder = None
+        self._kinds.clear()
+
+
+def _like(tensor: Tensor) -> Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
