@@ -84,7 +84,7 @@ def tests(quick: bool) -> Step:
         "--durations=15",
         *TESTS,
     ]
-    return Step("tests", [*argv, *(("-k", "not run and not runs") if quick else ())], 30.0, 180.0)
+    return Step("tests", [*argv, *(("-k", "not run and not runs") if quick else ())], 30.0, 120.0)
 
 
 def train(name: str, device: str, steps: int, experiment: str) -> Step:
@@ -104,23 +104,28 @@ def benchmarks() -> list[Step]:
     large, small = f"{BREAKOUT} --batch_size=4096", f"{BREAKOUT} --batch_size=1024"
     resnet = large.replace("convnet_atari", "resnet_impala")
     free, shipped = "free steps", "--env=atari_breakout --num_envs_per_worker=16"
+    gru = f"{FREE} --batch_size=8192 --use_rnn=True --rnn_size=128"
+    learners = [
+        measured("learn", f"Nature CNN, batch {rows}, {dtype}, {how}", f"{flags} {amp} {graphs}", seconds=4.0)
+        for rows, flags in (("1,024", small), ("4,096", large))
+        for dtype, amp in (("float32", "--amp=off"), ("bfloat16", "--amp=auto"))
+        for how, graphs in (("eager", CENTRAL), ("graphs", GRAPHS))
+    ]
     return [
+        *learners,
+        measured("env", "free steps", f"{FREE} {CENTRAL}", free, 2.0),
+        measured("full", "free steps, MLP, graphs", f"{FREE} {GRAPHS} --batch_size=32768", free),
+        measured("learn", "free steps, GRU, eager", f"{gru} {CENTRAL}", free, 4.0),
+        measured("learn", "free steps, GRU, graphs", f"{gru} {GRAPHS}", free, 4.0),
         measured("env", "Breakout", f"{large} {CENTRAL}"),
+        measured("full", "Breakout, 4 policies, graphs, bfloat16", f"{large} {FAST} --num_policies=4"),
+        measured("sample", "Breakout, Nature CNN, graphs, bfloat16", f"{large} {FAST}"),
         measured("full", "Breakout, flags as shipped", f"{shipped} {CENTRAL}"),
         measured("full", "Breakout, Nature CNN, eager", f"{large} {CENTRAL}"),
         measured("full", "Breakout, Nature CNN, graphs", f"{large} {GRAPHS}"),
         measured("full", "Breakout, Nature CNN, graphs, bfloat16", f"{large} {FAST}"),
         measured("full", "Breakout, Nature CNN, local inference", f"{large} --inference=local --amp=auto"),
-        measured("learn", "Nature CNN, batch 1,024, float32", f"{small} {CENTRAL}"),
-        measured("learn", "Nature CNN, batch 1,024, bfloat16", f"{small} {FAST}"),
-        measured("learn", "Nature CNN, batch 4,096, float32", f"{large} {CENTRAL}"),
-        measured("learn", "Nature CNN, batch 4,096, bfloat16", f"{large} {FAST}"),
         measured("full", "Breakout, ResNet of IMPALA, graphs, bfloat16", f"{resnet} {FAST}"),
-        measured("env", "free steps", f"{FREE} {CENTRAL}", free, 2.0),
-        measured("full", "free steps, MLP, graphs", f"{FREE} {GRAPHS} --batch_size=32768", free),
-        measured("learn", "free steps, GRU", f"{FREE} {CENTRAL} --batch_size=8192 --use_rnn=True --rnn_size=128", free),
-        measured("full", "Breakout, 4 policies, graphs, bfloat16", f"{large} {FAST} --num_policies=4"),
-        measured("sample", "Breakout, Nature CNN, graphs, bfloat16", f"{large} {FAST}"),
     ]
 
 
@@ -230,11 +235,14 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("gpu_check.json"))
     parser.add_argument("--seconds", type=float, default=560.0, help="limit of all steps together")
     parser.add_argument("--device", default="gpu", help="gpu, or cpu to try the script")
+    parser.add_argument("--only", default="", help="words, with commas between: steps with one of them in their name")
     parser.add_argument("--quick", action="store_true", help="small batches and short measurements")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         check = Check(options.out, options.seconds, options.device, options.quick)
-        return 0 if check.run(all_steps(options.device, options.quick), Path(folder)) else 1
+        steps, words = all_steps(options.device, options.quick), options.only.split(",")
+        chosen = [step for step in steps if any(word in step.name for word in words)]
+        return 0 if check.run(chosen, Path(folder)) else 1
 
 
 if __name__ == "__main__":

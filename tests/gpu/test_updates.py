@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pytest
 import torch
@@ -12,14 +15,17 @@ from torch import Tensor
 from sfactory.checkpoint import CheckpointDir
 from sfactory.config.schema import AlgoConfig, LearnerConfig, ModelConfig, OptimConfig
 from sfactory.learner.auxiliary import make_auxiliary
-from sfactory.learner.checkpointing import Progress, payload_of, restore
+from sfactory.learner.checkpointing import Progress, payload_of, restore, take_over
+from sfactory.learner.recorded_updates import RecordedUpdates
 from sfactory.learner.train_stats import on_host
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
+from sfactory.system.cuda_graphs import WARM_UPS, GraphRecorder, Recorder
 from tests.support.equality import assert_same
 from tests.support.gpu import made_up_batch, spec_of, waits
 
+R = TypeVar("R")
 SMALL = {
     "encoder_mlp_layers": (16,),
     "encoder_conv_mlp_layers": (16,),
@@ -97,7 +103,7 @@ CASES = (
 )
 
 
-def learner_of(case: Case, device: torch.device) -> Trainer:
+def learner_of(case: Case, device: torch.device, recorder: Recorder | None = None) -> Trainer:
     """A trainer with the same first weights on every device."""
     torch.manual_seed(5)
     pixels = {} if case.kind == "vector" else {"obs_scale": 255.0}
@@ -108,8 +114,8 @@ def learner_of(case: Case, device: torch.device) -> Trainer:
     FlatState(model)
     learner = LearnerConfig(**{"batch_size": case.steps * case.rows, **case.learner})
     optim, auxiliary = OptimConfig(**case.optim), None if auxiliary is None else auxiliary.to(device)
-    limit = 10**9
-    return Trainer(model, algo, optim, learner, seed=1, policy=0, total_env_steps=limit, auxiliary=auxiliary)
+    beside: dict[str, Any] = {"auxiliary": auxiliary, "recorder": recorder}
+    return Trainer(model, algo, optim, learner, seed=1, policy=0, total_env_steps=10**9, **beside)
 
 
 def learned(case: Case, device: torch.device) -> tuple[Trainer, Tensor, Tensor]:
@@ -153,6 +159,132 @@ def test_weights_are_those_of_the_cpu_and_minibatches_do_not_wait(
     exact = case.dtype is torch.float32
     assert far <= (1e-3 if exact else 1e-2) * float(weights.norm()), f"{far:.3g} of {float(weights.norm()):.3g}"
     assert far <= (0.05 if exact else 0.5) * moved, f"{far:.3g} of {moved:.3g}"
+
+
+def recorder_on(device: torch.device) -> Recorder:
+    return GraphRecorder(device) if device.type == "cuda" else PlainRecorder()
+
+
+class PlainRecorder:
+    """Computes again instead of replaying, to try tests on a CPU."""
+
+    def warm_up(self, work: Callable[[], R]) -> R:
+        return work()
+
+    def record(self, work: Callable[[], R]) -> Callable[[], R]:
+        return work
+
+    def use_other_memory(self) -> None: ...
+
+
+@pytest.fixture
+def same_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convolutions add up in the same order each time."""
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+
+
+def train(trainer: Trainer, device: torch.device, case: Case, *seeds: int, rows: int = 0) -> None:
+    for seed in seeds:
+        trainer.coefficients._rate = 1e-4 * (1 + seed)
+        trainer.coefficients.exploration = 0.003 * seed
+        spec, size = trainer.model.spec, trainer.model.state_size
+        batch = made_up_batch(spec, size, case.agents, case.steps, rows or case.rows, seed)
+        trainer.train(batch.map(lambda tensor: tensor.to(device)))
+
+
+def assert_learned_alike(graphs: Trainer, eager: Trainer) -> None:
+    assert isinstance(graphs._recorded, RecordedUpdates)
+    assert graphs._recorded._recorder is not None, "a recording failed, see the log"
+    torch.testing.assert_close(weights_of(graphs), weights_of(eager), rtol=1e-5, atol=1e-5)
+    found, wanted = graphs.statistics(), eager.statistics()
+    for name in ("policy_loss", "value_loss", "entropy", "kl", "grad_norm"):
+        assert found[name] == pytest.approx(wanted[name], rel=1e-4, abs=1e-5), name
+    assert graphs.train_step == eager.train_step
+    assert graphs.stats.skipped == eager.stats.skipped
+
+
+RECORDED = [case for case in CASES if not case.draws and case.optim.get("optimizer", "adam") in ("adam", "adamw")]
+
+
+@pytest.mark.usefixtures("same_kernels")
+@pytest.mark.parametrize("case", RECORDED, ids=[case.name for case in RECORDED])
+def test_graphs_learn_what_updates_learn_kernel_by_kernel(
+    case: Case, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def at_the_end_of_a_pass(rows: list[Tensor]) -> Any:
+        with waits(device, "default"):
+            return on_host(rows)
+
+    monkeypatch.setattr("sfactory.learner.trainer.on_host", at_the_end_of_a_pass)
+    graphs, eager = learner_of(case, device, recorder_on(device)), learner_of(case, device)
+    for trainer in (graphs, eager):
+        train(trainer, device, case, *range(WARM_UPS + 1))
+        trainer.clear()
+    assert graphs._recorded is not None
+    kinds = graphs._recorded._kinds.values()
+    assert any(kind.replay is not None for kind in kinds)
+
+    for seed in (5, 6, 7):
+        batch = made_up_batch(graphs.model.spec, graphs.model.state_size, case.agents, case.steps, case.rows, seed)
+        batch = batch.map(lambda tensor: tensor.to(device))
+        for trainer in (graphs, eager):
+            trainer.coefficients.exploration = 0.001 * seed
+            with waits(device, "default" if case.waits or trainer is eager else "error"):
+                trainer.train(batch)
+
+    assert_learned_alike(graphs, eager)
+
+
+@pytest.mark.usefixtures("same_kernels")
+def test_graphs_follow_other_sizes_replaced_weights_settings_and_bad_batches(device: torch.device) -> None:
+    case = Case("", model={**RNN, "normalize_input": True, "normalize_returns": True})
+    other = learner_of(case, device)
+    train(other, device, case, 8, 9)
+    replaced = copy.deepcopy(payload_of(other, Progress(best_metric="reward")))
+    graphs, eager = learner_of(case, device, recorder_on(device)), learner_of(case, device)
+    for trainer in (graphs, eager):
+        for rows in (8, 4) * (WARM_UPS + 2):
+            train(trainer, device, case, 1, rows=rows)
+        take_over(copy.deepcopy(replaced), "", trainer)
+        train(trainer, device, case, *range(WARM_UPS + 3))
+        algo = dataclasses.replace(trainer.algo, ppo_clip_ratio=0.05, value_loss_coeff=2.0)
+        trainer.adopt(algo, OptimConfig(adam_beta1=0.5, max_grad_norm=0.1), trainer.learner, 0)
+        train(trainer, device, case, *range(WARM_UPS + 2))
+        before = weights_of(trainer)
+        batch = made_up_batch(trainer.model.spec, trainer.model.state_size, seed=2)
+        batch.rewards[0] = torch.nan
+        batch.valid[0] = batch.taken[0] = True
+        trainer.train(batch.map(lambda tensor: tensor.to(device)))
+        assert trainer.stats.skipped == 1
+        assert torch.equal(weights_of(trainer)[:100], before[:100])
+        train(trainer, device, case, 1, 2)
+    assert_learned_alike(graphs, eager)
+
+
+def test_a_network_that_waits_for_the_device_is_trained_kernel_by_kernel(
+    device: torch.device, caplog: pytest.LogCaptureFixture
+) -> None:
+    case = Case("")
+    graphs, eager = learner_of(case, device, recorder_on(device)), learner_of(case, device)
+    for trainer in (graphs, eager):
+        unroll = trainer.model.tower.unroll
+
+        def waiting(*args: Any, unroll: Any = unroll) -> Any:
+            stages = unroll(*args)
+            assert float(stages.features.detach().sum()) < 1e9
+            return stages
+
+        trainer.model.tower.unroll = waiting  # type: ignore[method-assign]
+        train(trainer, device, case, *range(WARM_UPS + 3))
+
+    torch.testing.assert_close(weights_of(graphs), weights_of(eager), rtol=1e-5, atol=1e-5)
+    if device.type == "cuda":
+        (text,) = (record.getMessage() for record in caplog.records if "--cuda_graphs" in record.getMessage())
+        assert "captur" in text
+        learner = learner_of(Case("", "images"), device, GraphRecorder(device))  # the device still works
+        train(learner, device, Case("", "images"), *range(WARM_UPS + 2))
+        assert learner._recorded is not None
+        assert learner._recorded._recorder is not None
 
 
 def learned_in(payload: dict[str, Any]) -> list[object]:

@@ -105,7 +105,9 @@ class ModelConfig:
         "device has units for it",
     )
     cuda_graphs: bool = flag(
-        False, "central inference on a GPU replays recorded passes over batches padded to few sizes; no effect on CPUs"
+        False,
+        "on a GPU, central inference replays recorded passes over batches padded to few sizes, and the learner replays "
+        "recorded updates (with adam and adamw, without use_cpc and rnd); no effect on CPUs",
     )
     obs_keys: tuple[str, ...] = flag((), "observations that the network reads, by key; empty: all")
     ignore_obs_keys: tuple[str, ...] = flag((), "observations that the network does not read, by key")
