@@ -45,7 +45,12 @@ BREAKOUT = f"--env=atari_breakout {NATURE} {PLAIN} --num_batches_per_epoch=1 --n
 SMALL = "--encoder_mlp_layers 64 64 --nonlinearity=tanh --num_envs_per_worker=256"
 FREE = f"--env=sfactory_envs.synthetic.costfree:CostFree {SMALL} {PLAIN}"
 CARTPOLE = f"--env=CartPole-v1 --seed=1 {GRAPHS} --with_tensorboard=False"
-TESTS = ("tests/gpu", "tests/unit/inference", "tests/unit/learner", "tests/unit/model")
+TESTS = (
+    *(f"tests/gpu/test_{name}.py" for name in ("updates", "acting", "runs")),
+    "tests/unit/inference",
+    "tests/unit/learner",
+    "tests/unit/model",
+)
 _BOUND_BY = re.compile(r"bound by .*")
 _TAIL = 12_000  # characters of a failed step's output
 _SPARE_S = 3.0  # for the end of a step

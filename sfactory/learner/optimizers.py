@@ -107,7 +107,7 @@ class RefusableOptimizer:
                 group["lr"] = rate
                 if isinstance(rate, Tensor):
                     group["capturable"] = True  # torch asks for it during a capture, and else warns of it once
-                    optimizer._warned_capturable_if_run_uncaptured = True  # type: ignore[attr-defined]
+                    optimizer._warned_capturable_if_run_uncaptured = True
             if optimizer.defaults.get("fused"):
                 optimizer.found_inf = (~taken).float()  # type: ignore[attr-defined]
                 optimizer.step()

@@ -274,7 +274,7 @@ def test_a_network_that_waits_for_the_device_is_trained_kernel_by_kernel(
             assert float(stages.features.detach().sum()) < 1e9
             return stages
 
-        trainer.model.tower.unroll = waiting  # type: ignore[method-assign]
+        trainer.model.tower.unroll = waiting  # type: ignore[assignment, method-assign]
         train(trainer, device, case, *range(WARM_UPS + 3))
 
     torch.testing.assert_close(weights_of(graphs), weights_of(eager), rtol=1e-5, atol=1e-5)

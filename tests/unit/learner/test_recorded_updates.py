@@ -106,7 +106,7 @@ def train(trainer: Trainer, *seeds: int, rows: int = 8, change: Callable[[Any], 
 def test_recorded_updates_learn_what_others_learn(case: dict[str, dict[str, Any]]) -> None:
     recorded, plain, recorder = both(case)
     for trainer in (recorded, plain):
-        for dataset in range(8):
+        for dataset in range(6):
             trainer.coefficients._rate *= 0.9
             trainer.coefficients.exploration = 0.01 * dataset
             train(trainer, dataset)
@@ -114,7 +114,7 @@ def test_recorded_updates_learn_what_others_learn(case: dict[str, dict[str, Any]
     assert recorder.warmed == WARM_UPS * recorder.recorded
     assert_close(state_of(recorded), state_of(plain))
     assert_close(recorded.statistics(), plain.statistics())
-    assert recorded.train_step == plain.train_step >= 8
+    assert recorded.train_step == plain.train_step >= 6
 
 
 def test_float16_halves_its_scale_and_skips_updates_in_recordings() -> None:
@@ -187,7 +187,7 @@ def test_a_recording_that_fails_leaves_updates_as_they_are(caplog: pytest.LogCap
             assert float(stages.features.detach().sum()) < 1e9
             return stages
 
-        trainer.model.tower.unroll = reads  # type: ignore[method-assign]
+        trainer.model.tower.unroll = reads  # type: ignore[assignment, method-assign]
         train(trainer, *range(8))
     assert (recorder.warmed, recorder.recorded) == (WARM_UPS, 0)
     (text,) = (record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING)

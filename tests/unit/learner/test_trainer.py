@@ -315,7 +315,7 @@ def test_an_adaptive_rate_and_an_adaptive_penalty_look_at_fresh_steps_alone(sche
         trainer = trainer_for(tiny_model(), algo, optim)
         trainer.train(batch)
         assert trainer.statistics()["kl_coeff"] == trainer.coefficients.kl
-        return trainer.coefficients.rates.policy / rate, trainer.coefficients.kl
+        return float(trainer.coefficients.rates.policy) / rate, trainer.coefficients.kl
 
     batch = as_acted(tiny_model(), random_batch(tiny_model(), rows=ROWS))
     far = batch.behavior_log_prob - 1.0
