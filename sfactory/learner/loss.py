@@ -25,6 +25,7 @@ from sfactory.model.actor_critic import ActorCritic, Unrolled
 from sfactory.model.distributions import ActionDistribution
 
 Coefficient = float | Tensor  # a number, or a 0-dim float32 tensor on the device
+_Weights = tuple[Coefficient, Coefficient | None]  # of the exploration loss, of the KL penalty
 
 
 class Part(NamedTuple):
@@ -106,20 +107,20 @@ class LossFunction:
         divisor = steps.clamp(min=1) if self.config.loss_reduction == "mean" else torch.ones_like(steps)
         if len(columns) == 1:
             # No local may hold the outputs meanwhile: the backward pass is faster where it can free them.
-            yield self._whole(minibatch, divisor, exploration, kl)
+            yield self._whole(minibatch, divisor, (exploration, kl))
             return
         constants = self._constants_in_parts(minibatch, columns)
         for which in columns:
             part = batch.columns(which)
-            yield self._part(part, constants.columns(which), _forward(self._model, part), divisor, exploration, kl)
+            yield self._part(part, constants.columns(which), _forward(self._model, part), divisor, (exploration, kl))
 
-    def _whole(self, minibatch: Minibatch, divisor: Tensor, exploration: Coefficient, kl: Coefficient | None) -> Part:
+    def _whole(self, minibatch: Minibatch, divisor: Tensor, weights: _Weights) -> Part:
         batch = minibatch.batch
         outputs = _forward(self._model, batch, ahead=1 if minibatch.targets is None else 0)
         target_log_prob = None if self._target is None else _log_prob(self._target.model, batch)
         log_prob, values = outputs.log_prob.detach(), outputs.unrolled.values.detach()
         constants = self._constants(minibatch, log_prob, values, target_log_prob)
-        return self._part(batch, constants, outputs, divisor, exploration, kl)
+        return self._part(batch, constants, outputs, divisor, weights)
 
     @torch.no_grad()
     def _constants_in_parts(self, minibatch: Minibatch, columns: list[slice]) -> _Constants:
@@ -162,17 +163,10 @@ class LossFunction:
             normalized = losses.normalize(normalized, batch.valid)
         return _Constants(targets.returns, targets.advantages, normalized, reference)
 
-    def _part(
-        self,
-        batch: Batch,
-        constants: _Constants,
-        outputs: _Outputs,
-        divisor: Tensor,
-        exploration: Coefficient,
-        kl: Coefficient | None,
-    ) -> Part:
+    def _part(self, batch: Batch, constants: _Constants, outputs: _Outputs, divisor: Tensor, weights: _Weights) -> Part:
         """The loss of ``batch``, a part of a minibatch: the sum over its valid cells, divided by ``divisor``."""
         config, valid, head = self.config, batch.valid, self._model.value_head
+        exploration, kl = weights
         # Ratios, as logs: of the policy loss, and pi / mu, which is another one with a target network.
         surrogate = losses.log_ratio(outputs.log_prob, constants.reference, valid)
         log_ratio = surrogate
