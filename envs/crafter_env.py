@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 import crafter
+import crafter.engine
 import gymnasium
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +15,25 @@ Obs = npt.NDArray[np.uint8]
 Info = dict[str, Any]
 
 _SHOWN = (512, 512)  # pixels of a picture for people
+
+
+class _Objects(dict[Any, None]):
+    """A set of objects that keeps the order in which they came."""
+
+    def add(self, thing: Any) -> None:
+        self[thing] = None
+
+    def remove(self, thing: Any) -> None:
+        del self[thing]
+
+
+class _World(crafter.engine.World):  # type: ignore[misc]
+    """A world that a seed decides on: the package's keeps creatures in sets, whose order depends on addresses."""
+
+    def reset(self, seed: int | None = None) -> None:
+        """Empty it."""
+        super().reset(seed)
+        self._chunks: dict[Any, _Objects] = defaultdict(_Objects)
 
 
 class CrafterEnv(gymnasium.Env[Obs, np.int64]):
@@ -27,7 +48,7 @@ class CrafterEnv(gymnasium.Env[Obs, np.int64]):
     def __init__(self, render_mode: str | None = None, **kwargs: Any) -> None:
         """``kwargs``: those of crafter.Env."""
         self.render_mode, self._kwargs = render_mode, kwargs
-        self._env = crafter.Env(**kwargs)
+        self._env = self._made()
         shape = self._env.observation_space.shape
         self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
         self.action_space = gymnasium.spaces.Discrete(self._env.action_space.n)
@@ -36,7 +57,7 @@ class CrafterEnv(gymnasium.Env[Obs, np.int64]):
         """Begin an episode in a new world; ``seed`` decides on this world and on all later ones."""
         super().reset(seed=seed)
         if seed is not None:
-            self._env = crafter.Env(**{**self._kwargs, "seed": seed})
+            self._env = self._made(seed=seed)
         return self._env.reset(), {}
 
     def step(self, action: np.int64) -> tuple[Obs, float, bool, bool, Info]:
@@ -52,3 +73,8 @@ class CrafterEnv(gymnasium.Env[Obs, np.int64]):
         """[512, 512, 3] uint8"""
         picture: Obs = self._env.render(_SHOWN)
         return picture
+
+    def _made(self, **more: Any) -> Any:
+        env = crafter.Env(**{**self._kwargs, **more})
+        env._world.__class__ = _World  # which the views of the env hold, too
+        return env
