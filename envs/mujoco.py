@@ -6,7 +6,17 @@ what learned most on HalfCheetah and Hopper in docs/task_defaults.md, with a rat
 
 from __future__ import annotations
 
+import functools
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
 from .registered import PPO, RegisteredFamily
+
+if TYPE_CHECKING:
+    import gymnasium
+
+_log = logging.getLogger(__name__)
 
 _COMMON = {
     **PPO,
@@ -31,7 +41,29 @@ _OWN: dict[str, dict[str, object]] = {
     "Pusher": {"train_for_env_steps": 2_000_000},
 }
 
-FAMILY = RegisteredFamily(
+
+@dataclass(frozen=True)
+class MuJoCo(RegisteredFamily):
+    """The env family of MuJoCo. What it warns of goes to the log; else it writes a file into the current folder."""
+
+    def make(self, env_name: str, **kwargs: object) -> gymnasium.Env[Any, Any]:
+        """The environment as Gymnasium registers it."""
+        import mujoco
+
+        mujoco.set_mju_user_warning(_warn)
+        return super().make(env_name, **kwargs)
+
+
+def _warn(text: str) -> None:
+    _warn_once(text.partition(" Time = ")[0])
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    _log.warning("MuJoCo: %s", text)
+
+
+FAMILY = MuJoCo(
     "mujoco",
     # Pusher-v4 cannot be made with a MuJoCo of today.
     {

@@ -1,4 +1,4 @@
-"""NetHack with seeds: nle ignores those that ``reset`` gets."""
+"""NetHack with seeds, which nle ignores where ``reset`` gets them, and with observations that do not change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _SEEDS = 2**63
 
 
 class NetHackEnv(gymnasium.Wrapper[Obs, Any, Obs, Any]):
-    """A task of nle in which a seed decides on all games that follow. ``options`` of ``reset`` are left out."""
+    """A task of nle in which a seed decides on all games that follow. ``options`` of ``reset`` are left out.
+
+    Observations are copies: nle writes each over the one before.
+    """
 
     def __init__(self, env: gymnasium.Env[Obs, Any]) -> None:
         super().__init__(env)
@@ -28,4 +31,14 @@ class NetHackEnv(gymnasium.Wrapper[Obs, Any, Obs, Any]):
         core, display = map(int, self._random.integers(_SEEDS, size=2))
         # reseed: NetHack would draw new seeds from the machine now and then.
         game.seed(core, display, reseed=False)
-        return self.env.reset()
+        obs, info = self.env.reset()
+        return _copied(obs), info
+
+    def step(self, action: Any) -> tuple[Obs, Any, bool, bool, dict[str, Any]]:
+        """Press a key."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return _copied(obs), reward, terminated, truncated, info
+
+
+def _copied(obs: Obs) -> Obs:
+    return {name: values.copy() for name, values in obs.items()}
