@@ -79,8 +79,10 @@ setup(
         "highway": ["highway-env>=1.10"],
         # Fetch, Hand and FrankaKitchen fail with later versions of MuJoCo.
         "robotics": ["gymnasium-robotics>=1.4", "mujoco<3.4"],
-        "dm-control": ["shimmy[dm-control]>=2"],
-        "nethack": ["nle>=1.2"],
+        # dm-control fails with MuJoCo 4.
+        "dm-control": ["shimmy[dm-control]>=2", "mujoco<4"],
+        # Before 1.3 nle had no fix_moon_phase.
+        "nethack": ["nle>=1.3"],
         "dev": [
             *ATARI,
             *BOX2D,
