@@ -98,8 +98,9 @@ def _advice(report: Report, config: Config) -> Iterator[tuple[dict[str, object],
         yield {}, _hint("rewards", f"rewards reach {largest:g}", mend)
     spec = report.probed.spec if report.probed else None
     numbers = {path for path, leaf in (spec.obs if spec else ()) if leaf.is_number and not leaf.is_image}
-    unscaled = {path: values for path, values in report.ranges.items() if max(map(abs, values)) > _LARGE_VALUE}
-    if not config.model.normalize_input and (found := sorted(numbers & unscaled.keys())):
+    largest = _LARGE_VALUE * config.model.obs_scale
+    unscaled = {path: values for path, values in report.ranges.items() if max(map(abs, values)) > largest}
+    if not (config.model.normalize_input or config.model.encoder) and (found := sorted(numbers & unscaled.keys())):
         flags = {"normalize_input": True}
         yield (
             flags,
