@@ -9,11 +9,13 @@ runners; without it the installed environments are measured.
     python scripts/bench.py --bench BENCH --peers PEERS --out docs/performance/bench.json
     python scripts/bench.py --workloads cartpole zero_cost --rounds 1 --seconds 5 --out bench.json
     python scripts/bench.py --workloads cartpole_envpool --only "sample local" "sample central" --out bench.json
+    python scripts/bench.py --families --rounds 3 --seconds 20 --out docs/performance/families.json
     python scripts/bench.py --summarise docs/performance/bench.json    # measures nothing
     python scripts/bench.py --summarise one.json other.json --out both.json
 
 The JSON is written again after each workload of each round, and holds every run, so that all else in it can be computed
-from these, and from those of several files together. Draw it with scripts/draw_throughput.py.
+from these, and from those of several files together. Draw it with scripts/draw_throughput.py. With ``--families``, an
+env of each family of environments is measured with the family's own flags, and one table has them all.
 """
 
 from __future__ import annotations
@@ -30,13 +32,13 @@ from typing import Any
 # Python adds the folder of a script, not the one above it.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from scripts.bench_files import joined, report_text, summarised
+from scripts.bench_files import families_text, joined, report_text, summarised
 from scripts.command import ROOT, benchmark, folder, json_line, run, shown
-from scripts.figures import ENV, FORWARD, LEARN, TRAIN, ceiling_name
+from scripts.figures import ENV, FORWARD, FULLS, LEARN, SAMPLES, TRAIN, ceiling_name
 from scripts.peers import Peer, peers_of
 from scripts.process_facts import ProcessTimes, cores_busy, cpu_us_per_step
 from scripts.record import machine, write_json
-from scripts.workloads import INFERENCES, Workload, workloads
+from scripts.workloads import INFERENCES, Workload, of_families, workloads
 from sfactory.system.cores import NATIVE, Cores
 
 CEILINGS = ROOT / "scripts" / "ceilings.py"
@@ -143,6 +145,7 @@ def command_line() -> argparse.Namespace:
     """What to measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", nargs="+", help="all by default", metavar="NAME")
+    parser.add_argument("--families", action="store_true", help="an env of each family, sampled and trained")
     parser.add_argument("--only", nargs="+", help="measure these alone, of each workload", metavar="MEASUREMENT")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=15.0, help="length of each measurement of ours")
@@ -157,7 +160,9 @@ def command_line() -> argparse.Namespace:
         given.out = given.summarise[0]
     if given.out is None:
         parser.error("--out is needed, unless one file is summarised")
-    known = workloads(given.bench)
+    known = _known(given)
+    if given.families:
+        given.only = given.only or [ENV, *SAMPLES, *FULLS]
     given.workloads = given.workloads or list(known)
     unknown = [name for name in given.workloads if name not in known]
     if unknown:
@@ -167,9 +172,13 @@ def command_line() -> argparse.Namespace:
     return given
 
 
+def _known(given: argparse.Namespace) -> dict[str, Workload]:
+    return of_families() if given.families else workloads(given.bench)
+
+
 def measured(given: argparse.Namespace) -> Result:
     """Run the rounds, write the JSON after each workload; what it holds in the end."""
-    known = workloads(given.bench)
+    known = _known(given)
     cores = Cores.available().count
     records: dict[str, Records] = {}
     for name in given.workloads:
@@ -182,7 +191,13 @@ def measured(given: argparse.Namespace) -> Result:
     for round_ in range(1, given.rounds + 1):
         for name, record in records.items():
             for measurement in record.measurements:
-                found = measurement.measure()
+                try:
+                    found = measurement.measure()
+                except SystemExit as failure:
+                    if not given.families or not isinstance(failure.code, str):
+                        raise
+                    print(f"round {round_}: {name}: {measurement.name}: {failure.code}", flush=True)
+                    continue  # the other families are measured all the same
                 record.runs.append({"round": round_, "measurement": measurement.name, **found})
                 rate = found["env_steps_per_second"]
                 print(f"round {round_}: {name}: {measurement.name}: {rate:,.0f} env steps/s", flush=True)
@@ -199,7 +214,10 @@ def main() -> None:
     else:
         result = joined([json.loads(file.read_text()) for file in given.summarise])
         write_json(given.out, result)
-    print("\n\n".join(report_text(name, workload) for name, workload in result["workloads"].items()))
+    if given.families:
+        print(families_text(result["workloads"], result["cores"]))
+    else:
+        print("\n\n".join(report_text(name, workload) for name, workload in result["workloads"].items()))
 
 
 if __name__ == "__main__":

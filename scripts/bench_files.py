@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scripts.figures import ALL, is_part_of_ceiling, summary
+from scripts.figures import ALL, ENV, FULLS, SAMPLES, is_part_of_ceiling, summary
 from scripts.record import table
 from scripts.rounds import Spread
 
@@ -89,6 +89,24 @@ def report_text(name: str, workload: Mapping[str, Any]) -> str:
         for peer, spread in peers.items()
     ]
     return "\n\n".join([f"**{name}**: {workload['about']}", table(HEAD, rows), *times])
+
+
+FAMILIES_HEAD = (
+    *("family", "env", "steps alone, env steps/s", "sampling, local", "central", "training, local", "central"),
+    "CPU us of a trained step, local inference",
+)
+
+
+def families_text(workloads: Mapping[str, Measured], cores: int) -> str:
+    """One table: shares of the steps that the envs make alone; of training also where its time goes."""
+    rows = []
+    for name, workload in workloads.items():
+        shares, alone = workload["share_of_pure_simulation"], workload["medians"].get(ENV)
+        spent = _cpu(workload["cpu_us_per_step"].get(FULLS[0], {}))
+        steps = "" if alone is None else f"steps alone {_us(1e6 * cores / alone)}; "
+        all_shares = [_share(shares, measurement) for measurement in (*SAMPLES, *FULLS)]
+        rows.append((name, workload["about"], "" if alone is None else f"{alone:,.0f}", *all_shares, steps + spent))
+    return table(FAMILIES_HEAD, rows)
 
 
 def _share(shares: Mapping[str, Mapping[str, float]], measurement: str) -> str:

@@ -1,7 +1,7 @@
 """Flags of the workloads: each has an environment, a network and sizes that suit them.
 
 It has no command of its own. Everything that a family of environments would set by itself and that matters for speed
-is given, so that the same flags mean the same with every environment.
+is given, so that the same flags mean the same with every environment; but workloads of FAMILIES have a family's flags.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from sfactory.config.env_families import find_family, lack_of_family
 
 INFERENCES = ("local", "central")
 
@@ -29,24 +31,51 @@ _WIDEST = "--num_envs_per_worker=8192 --batch_size=262144"
 _MEMORY = "--use_rnn=True --rnn_size=64"
 _ZERO_COST = "--env=sfactory_envs.synthetic.costfree:CostFree"
 _PIXELS = '--env_kwargs={"obs_shape":[4,84,84],"obs_dtype":"uint8"}'
+# An env of each family, and of parts of families whose envs are of another kind.
+FAMILIES: Mapping[str, str] = {
+    "atari": "atari_breakout",
+    "box2d": "LunarLander-v3",
+    "box2d, images": "CarRacing-v3",
+    "classic_control": "CartPole-v1",
+    "crafter": "crafter_reward",
+    "dm_control": "dm_control/cheetah-run-v0",
+    "doom": "doom_basic",
+    "envpool": "envpool:HalfCheetah-v5",
+    "envpool, Procgen": "envpool:CoinrunEasy-v0",
+    "highway": "highway-fast-v0",
+    "minatar": "MinAtar/Breakout-v1",
+    "minigrid": "MiniGrid-DoorKey-5x5-v0",
+    "minigrid, BabyAI": "BabyAI-GoToLocal-v0",
+    "mujoco": "HalfCheetah-v5",
+    "nethack": "NetHackScore-v0",
+    "pettingzoo": "pettingzoo:mpe2.simple_spread_v3",
+    "pettingzoo, in turn": "pettingzoo:classic.connect_four_v3",
+    "robotics": "FetchReachDense-v4",
+    "toy_text": "FrozenLake-v1",
+    "vector": "vector:CartPole-v1",
+}
 # 128 envs in each split: local inference has one, central inference two.
 _SPLITS_OF_128 = {"local": "--num_envs_per_worker=128", "central": "--num_envs_per_worker=256"}
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Flags without those of the layout. ``peers``: what peers.py calls it, if peers can run it, too."""
+    """Flags without those of the layout. ``peers``: what peers.py calls it, if peers can run it, too.
+
+    common: flags of all workloads but those of families.
+    """
 
     about: str
     flags: str
     of_inference: Mapping[str, str] = field(default_factory=dict)
     peers: str | None = None
     in_bench: bool = False  # its env lies in the bench folder
+    common: str = _COMMON
 
     def arguments(self, inference: str, workers: int) -> list[str]:
         """All flags for one kind of inference with so many actors."""
         layout = f"--num_workers={workers} --inference={inference} {self.of_inference.get(inference, '')}"
-        return [*self.flags.split(), *_COMMON.split(), *layout.split()]
+        return [*self.flags.split(), *self.common.split(), *layout.split()]
 
 
 def workloads(bench: Path | None) -> dict[str, Workload]:
@@ -84,6 +113,16 @@ def workloads(bench: Path | None) -> dict[str, Workload]:
         flags = f"{pole} {SMALL} {_ONE_BATCH} {WIDE}"
         known["cartpole_plain"] = Workload(about, flags, peers="cartpole", in_bench=True)
     return known
+
+
+def of_families() -> dict[str, Workload]:
+    """The workloads of FAMILIES for which nothing is missing here."""
+    families = {name: find_family(env) for name, env in FAMILIES.items()}
+    return {
+        name: Workload(FAMILIES[name], f"--env={FAMILIES[name]} --device=cpu", common="")
+        for name, family in families.items()
+        if family is not None and not lack_of_family(family)
+    }
 
 
 def compared_with_peers(name: str, bench: Path) -> Workload:

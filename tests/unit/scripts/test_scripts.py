@@ -17,7 +17,7 @@ from scripts.audit import CLEAN, KNOWN, NOT_ASKED
 from scripts.audit import main as audit
 from scripts.autotune_check import empty, grid, most_envs, verdict
 from scripts.bench import measurements_of
-from scripts.bench_files import joined, report_text
+from scripts.bench_files import families_text, joined, report_text
 from scripts.command import ROOT, Command, json_line, run
 from scripts.disturbed import killed
 from scripts.draw_curves import Curve, band, collect
@@ -26,8 +26,9 @@ from scripts.results_table import steps_to
 from scripts.rounds import Spread, alternating, ratio
 from scripts.scaling import ENVS, INFERENCE, WORKERS, cells
 from scripts.turns import Order, run_in_turns
-from scripts.workloads import workloads
+from scripts.workloads import FAMILIES, of_families, workloads
 from sfactory.config.argv import scan
+from sfactory.config.env_families import load_families
 from sfactory.config.flags import all_flags
 from sfactory.config.resolve import read_command_line
 
@@ -90,7 +91,8 @@ def test_rounds_alternate_and_ratios_are_those_of_one_round() -> None:
 
 
 def test_all_workloads_and_layouts_are_given_with_flags_that_exist() -> None:
-    for workload in workloads(None).values():
+    assert {family.name for family in load_families()[0]} == {name.partition(",")[0] for name in FAMILIES}
+    for workload in (*workloads(None).values(), *of_families().values()):
         assert measurements_of(workload, 2, 1.0, None)
         assert scan(workload.arguments("central", 2), all_flags()).problems == []
     for cell in cells(INFERENCE, WORKERS, ENVS):
@@ -149,6 +151,7 @@ def test_recorded_files_are_summarised_again(tmp_path: Path, monkeypatch: pytest
     again = joined([measured])
     assert again["workloads"].keys() == measured["workloads"].keys()
     assert all("| " in report_text(name, workload) for name, workload in again["workloads"].items())
+    assert families_text(again["workloads"], 2).count("steps alone ") == len(again["workloads"])
 
     file = tmp_path / "peers.json"
     file.write_text((ROOT / "docs/performance/cartpole_peers.json").read_text())
