@@ -103,9 +103,17 @@ def families_text(workloads: Mapping[str, Measured], cores: int) -> str:
     for name, workload in workloads.items():
         shares, alone = workload["share_of_pure_simulation"], workload["medians"].get(ENV)
         spent = _cpu(workload["cpu_us_per_step"].get(FULLS[0], {}))
-        steps = "" if alone is None else f"steps alone {_us(1e6 * cores / alone)}; "
+        parts = [f"steps alone {_us(1e6 * cores / alone)}"] if alone is not None else []
         all_shares = [_share(shares, measurement) for measurement in (*SAMPLES, *FULLS)]
-        rows.append((name, workload["about"], "" if alone is None else f"{alone:,.0f}", *all_shares, steps + spent))
+        rows.append(
+            (
+                name,
+                workload["about"],
+                "" if alone is None else f"{alone:,.0f}",
+                *all_shares,
+                "; ".join(filter(None, (*parts, spent))),
+            )
+        )
     return table(FAMILIES_HEAD, rows)
 
 

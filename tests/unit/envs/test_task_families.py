@@ -1,4 +1,4 @@
-"""Families of tasks on the real packages: their envs keep to the interface, and their names alone are trained."""
+"""Families of tasks on the real packages: their envs keep to the interface, and their names alone start a run."""
 
 from __future__ import annotations
 
@@ -18,32 +18,28 @@ from sfactory.env.factory import EnvFactory, make_env
 from sfactory.errors import EnvError
 from sfactory.planning.env_probe import examine
 from sfactory.planning.plan import Plan, plan_sizes
-from tests.learning.test_cartpole import run_module
-from tests.support.long import long
 
 NAMES = {family.name: family.names() for family in load_families()[0] if family.name not in ("pettingzoo", "vector")}
-# One env of each kind, and whether it draws without a display.
-TASKS = {
-    "LunarLander-v3": True,
-    "BipedalWalker-v3": True,
-    "FrozenLake-v1": True,
-    "MinAtar/Breakout-v1": True,
-    "MiniGrid-DoorKey-5x5-v0": True,
-    "BabyAI-GoToLocal-v0": True,
-    "HalfCheetah-v5": False,
-    "envpool:HalfCheetah-v5": False,
-    "envpool:CoinrunEasy-v0": False,
-    "doom_basic": True,
-    "VizdoomDeathmatch-v1": True,
-    "NetHackScore-v0": False,
-    "crafter_reward": True,
-    "parking-v0": True,
-    "PointMaze_UMazeDense-v3": False,
-    "FetchReachDense-v4": False,
-    "dm_control/cheetah-run-v0": False,
-}
-# Crafter keeps the creatures of its world in sets, whose order no seed decides.
-UNREPEATABLE = ("crafter_reward",)
+# One env of each kind.
+TASKS = (
+    "LunarLander-v3",
+    "BipedalWalker-v3",
+    "FrozenLake-v1",
+    "MinAtar/Breakout-v1",
+    "MiniGrid-DoorKey-5x5-v0",
+    "BabyAI-GoToLocal-v0",
+    "HalfCheetah-v5",
+    "envpool:HalfCheetah-v5",
+    "envpool:CoinrunEasy-v0",
+    "doom_basic",
+    "VizdoomDeathmatch-v1",
+    "NetHackScore-v0",
+    "crafter_reward",
+    "parking-v0",
+    "PointMaze_UMazeDense-v3",
+    "FetchReachDense-v4",
+    "dm_control/cheetah-run-v0",
+)
 # What MiniGrid shows of 7 x 7 cells, and the layout of that.
 VIEWS = {
     "flat": ((147,), "choices"),
@@ -97,9 +93,6 @@ def test_a_task_starts_by_its_name_alone_and_is_repeatable_from_a_seed(name: str
 
     first, elsewhere, again = (episode(each, actions) for each in (env, other, env))
 
-    if name in UNREPEATABLE:
-        np.testing.assert_equal(elsewhere[:2], first[:2])
-        return
     np.testing.assert_equal(elsewhere, first)
     if not name.startswith("envpool:"):  # a pool is seeded when it is made, and only then
         np.testing.assert_equal(again, first)
@@ -176,19 +169,3 @@ def test_a_seeded_game_of_minatar_forgets_the_last_action_and_draws_bytes() -> N
 
     assert env.get_wrapper_attr("game").last_action == 0
     assert (picture.shape, picture.dtype) == ((160, 160, 3), np.uint8)
-
-
-@pytest.mark.parametrize("name", [long(name, id=name) for name in (*TASKS, "CarRacing-v3", "highway-fast-v0")])
-def test_ten_thousand_steps_are_trained_saved_and_played(name: str, tmp_path: Path) -> None:
-    require(name)
-    steps = ["--train_for_env_steps=10000", "--seed=1", "--device=cpu"]
-
-    trained = run_module("sfactory.train", tmp_path, f"--env={name}", *steps)
-    video = ["--save_video=True"] if TASKS.get(name, True) else []
-    trust = ["--trust_run_dir=True"] if ":" in name else []
-    played = run_module("sfactory.enjoy", tmp_path, "--max_num_episodes=1", *video, *trust)
-
-    assert trained["status"] == "done"
-    assert int(str(trained["env_steps"])) >= 10_000
-    assert played["episodes"] == 1
-    assert bool(list(tmp_path.rglob("*.mp4"))) == bool(video)

@@ -1,0 +1,71 @@
+"""An env of each family, on the real package: checked, trained for 10,000 steps by its name alone, saved and played."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.workloads import FAMILIES
+from sfactory.config.env_families import find_family, lack_of_family
+from tests.support.command_line import refused
+from tests.support.long import long
+
+# Beside those that scripts/bench.py measures: other spaces of actions and observations.
+NAMES = (*FAMILIES.values(), "BipedalWalker-v3", "parking-v0", "PointMaze_UMazeDense-v3", "VizdoomDeathmatch-v1")
+LIMIT_S = 1200.0  # of a command on a busy machine
+# What check_env finds in a package and no family can mend: docs/envs.md explains it.
+KNOWN_FLAWS = {"envpool": ["seed"]}
+WITHOUT_PICTURES = ("nethack", "envpool")
+NEED_OPENGL = ("mujoco", "dm_control", "robotics")
+
+
+@pytest.mark.parametrize("name", [long(name, id=name) for name in NAMES])
+def test_an_env_of_each_family_is_checked_trained_and_played(name: str, tmp_path: Path) -> None:
+    family = find_family(name)
+    assert family is not None
+    if lack := lack_of_family(family):
+        pytest.skip(lack)
+    run, own_code = ["--experiment=run", "--train_dir=runs"], ["--trust_run_dir=True"] * (":" in name)
+    draws = family.name not in WITHOUT_PICTURES and (family.name not in NEED_OPENGL or "MUJOCO_GL" in os.environ)
+
+    checked = result("check_env", tmp_path, f"--env={name}", exit_code=2 if family.name in KNOWN_FLAWS else 0)
+    trained = result(
+        "train", tmp_path, f"--env={name}", *run, "--train_for_env_steps=10000", "--device=cpu", "--seed=1"
+    )
+    played = result("enjoy", tmp_path, *run, *own_code, "--max_num_episodes=1", f"--save_video={draws}")
+
+    assert [flaw["code"] for flaw in checked["violations"]] == KNOWN_FLAWS.get(family.name, [])
+    assert (trained["status"], trained["env_steps"] >= 10_000) == ("done", True)
+    assert played["episodes"] == 1
+    assert bool(list(tmp_path.rglob("*.mp4"))) == draws
+    # A game of Doom makes an empty folder, see docs/envs.md.
+    assert {file.name for file in tmp_path.iterdir()} <= {"runs", "_vizdoom"}
+
+
+def result(module: str, folder: Path, *flags: str, exit_code: int = 0) -> dict[str, Any]:
+    """The last line of a command, started in ``folder``, into which packages may write."""
+    command = [sys.executable, "-m", f"sfactory.{module}", *flags]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == exit_code, done.stderr
+    values: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return values
+
+
+@pytest.mark.parametrize("name", FAMILIES.values())
+def test_a_missing_package_is_named_in_one_line_with_its_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    family = find_family(name)
+    modules, extra = getattr(family, "modules", ()), getattr(family, "extra", "")
+    for module in modules:
+        monkeypatch.setitem(sys.modules, module, None)
+
+    problems = refused(f"--env={name}") if modules else []
+
+    assert [problem.splitlines() for problem in problems] == [[problem] for problem in problems]
+    assert len(problems) == bool(modules)
+    assert all(f"[{extra}]" in problem for problem in problems)
