@@ -108,6 +108,8 @@ class Doom:
             "frame_skip": env_frameskip,
             "screen_resolution": f"RES_{columns}X{rows}",
             **kwargs,
+            # The game starts in another folder.
+            **{name: str(Path(str(value)).absolute()) for name, value in kwargs.items() if _is_file(name, value)},
         }
         if env_name.startswith(_OWN):
             from vizdoom.gymnasium_wrapper.base_gymnasium_env import VizdoomEnv
@@ -115,7 +117,7 @@ class Doom:
             file = Path(env_name.removeprefix(_OWN))
             if not file.is_file():
                 raise EnvError(f"--env={env_name}: there is no file {file.absolute()}; give the path of a .cfg file")
-            return DoomEnv(VizdoomEnv(str(file), **{"max_buttons_pressed": 1, **options}), width, height)
+            return DoomEnv(VizdoomEnv(str(file.absolute()), **{"max_buttons_pressed": 1, **options}), width, height)
         env = make_gymnasium_env(f"vizdoom.gymnasium_wrapper:{_IDS.get(env_name, env_name)}", **options)
         return DoomEnv(env, width, height)
 
@@ -125,6 +127,10 @@ class Doom:
         # A notification is text, which no network here reads.
         unread = {"ignore_obs_keys": ("notifications",)} if scenario.endswith("Notifications") else {}
         return {**_COMMON, **_OWN_DEFAULTS.get(scenario, {}), **unread}
+
+
+def _is_file(name: str, value: object) -> bool:
+    return name.lower().endswith("path") and Path(str(value)).is_file()
 
 
 def _size(env_name: str, resolution: str) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from typing import Any
 
@@ -25,9 +26,10 @@ class DoomEnv(gymnasium.Wrapper[Obs, Any, Obs, Any]):
 
     def __init__(self, env: gymnasium.Env[Obs, Any], width: int, height: int) -> None:
         super().__init__(env)
-        # The game writes its own settings when it ends: not into the current folder, where all games would write them.
+        # The game makes a folder where it starts, and writes its settings when it ends: neither in the current folder.
         self._folder = tempfile.TemporaryDirectory(prefix="sfactory-doom-")
-        env.get_wrapper_attr("game").set_doom_config_path(f"{self._folder.name}/vizdoom.ini")
+        self._game = env.get_wrapper_attr("game")
+        self._game.set_doom_config_path(f"{self._folder.name}/vizdoom.ini")
         seen: Any = env.observation_space
         drawn: dict[str, Any] = {name: space.shape for name, space in seen.items() if len(space.shape) == 3}
         rows, columns, _ = drawn["screen"]
@@ -43,8 +45,9 @@ class DoomEnv(gymnasium.Wrapper[Obs, Any, Obs, Any]):
         self._last: Obs = {}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, Info]:
-        """Begin an episode."""
-        obs, info = self.env.reset(seed=seed, options=options)
+        """Begin an episode; the first reset starts the game."""
+        with contextlib.nullcontext() if self._game.is_running() else contextlib.chdir(self._folder.name):
+            obs, info = self.env.reset(seed=seed, options=options)
         return self._small(obs), info
 
     def step(self, action: Any) -> tuple[Obs, Any, bool, bool, Info]:

@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import Any
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
+
+
+class _Colors(ModuleType):
+    """Stands for seaborn, which only pictures need, and which takes longer to import than all the rest."""
+
+    @staticmethod
+    def color_palette(*chosen: Any) -> Any:
+        """That of seaborn."""
+        import seaborn
+
+        return seaborn.color_palette(*chosen)
+
+
+if "seaborn" in sys.modules:
+    import minatar.gym
+else:
+    sys.modules["seaborn"] = _Colors("seaborn")
+    try:
+        import minatar.gym  # noqa: F401
+    finally:
+        del sys.modules["seaborn"]
 
 Obs = npt.NDArray[np.bool_]
 

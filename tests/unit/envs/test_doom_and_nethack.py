@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from sfactory_envs.nethack_encoder import NetHackEncoder
 @pytest.fixture
 def _with_vizdoom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("vizdoom")
-    monkeypatch.chdir(tmp_path)  # the game makes a folder
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.usefixtures("_with_vizdoom")
@@ -46,6 +47,21 @@ def test_a_time_limit_of_doom_truncates() -> None:
 
     assert (True, False) not in ends
     assert (False, True) in ends
+
+
+@pytest.mark.usefixtures("_with_vizdoom")
+def test_a_game_finds_files_by_paths_from_the_current_folder_and_writes_nothing_there() -> None:
+    import vizdoom
+
+    for file in ("basic.cfg", "basic.wad"):
+        shutil.copy(Path(vizdoom.scenarios_path, file), file)
+
+    for name, kwargs in (("doom:basic.cfg", {}), ("doom_basic", {"doom_scenario_path": "basic.wad"})):
+        env = EnvFactory(name, kwargs, env_frameskip=4)()
+        assert env.reset(seed=1)[0]["screen"].any()
+        env.close()
+
+    assert sorted(file.name for file in Path.cwd().iterdir()) == ["basic.cfg", "basic.wad"]
 
 
 def nethack_space(**more: Any) -> Any:
