@@ -83,6 +83,8 @@ setup(
         "dm-control": ["shimmy[dm-control]>=2", "mujoco<4"],
         # Before 1.3 nle had no fix_moon_phase.
         "nethack": ["nle>=1.3"],
+        # Before 1.0 its module was called retro.
+        "retro": ["stable-retro>=1.0", "opencv-python-headless"],
         "dev": [
             *ATARI,
             *BOX2D,
@@ -121,6 +123,7 @@ setup(
             "mujoco = sfactory_envs.mujoco:FAMILY",
             "nethack = sfactory_envs.nethack:FAMILY",
             "pettingzoo = sfactory_envs.pettingzoo:FAMILY",
+            "retro = sfactory_envs.retro:FAMILY",
             "robotics = sfactory_envs.imported:ROBOTICS",
             "toy_text = sfactory_envs.toy_text:FAMILY",
             "vector = sfactory_envs.vector_envs:VECTOR",

@@ -33,6 +33,9 @@ class EnvFamily(Protocol):
     A family whose environments do what flags of wrappers do (``env_framestack``, ``obs_resize``, ...) has an attribute
     ``own_wrappers``: by flag, the name among ``--env_kwargs`` that sets it.
 
+    A family of which a process can hold only one environment (or one vector environment) has an attribute
+    ``one_per_process``: the flag that must be 1 for that, ``num_envs_per_worker`` (or ``worker_num_splits``).
+
     A family whose environments need more than sfactory has two more attributes: ``modules``, the names of the modules
     (of top level) that all of them need, and ``extra``, the extra of sfactory that installs those. Without them its
     names are refused, with the command that installs them.

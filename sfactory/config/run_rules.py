@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from sfactory.config.env_families import find_family
 from sfactory.config.rule import Rule, excludes, is_default, multiple_of, needs, refuse, refused_where_collection_waits
 from sfactory.config.schema import AUTO, Config
 
@@ -33,6 +34,21 @@ def _recurrence(config: Config) -> str | None:
     below, above = [d for d in divisors if d < recurrence], [d for d in divisors if d > recurrence]
     nearest = " and ".join(map(str, below[-1:] + above[:1]))
     return f"must be a divisor of rollout ({rollout}), or -1 for the whole rollout: nearest to it: {nearest}"
+
+
+def _one_per_process(flag: str) -> Rule:
+    """A rule that is broken where ``flag`` makes more envs in a process than the family allows, which is one."""
+
+    def find(config: Config) -> str | None:
+        family = find_family(config.run.env)
+        limited: str = getattr(family, "one_per_process", "")
+        limits = flag == limited or (flag == "num_workers" and bool(limited) and config.run.serial_mode)
+        if family is None or not limits or getattr(config.sampling, flag) == 1:
+            return None
+        advice = "" if flag == "num_workers" else "; --num_workers gives more processes"
+        return f"must be 1, as the package of the family {family.name!r} allows one env in a process{advice}"
+
+    return Rule((flag, "env", "serial_mode"), find)
 
 
 def rounds_misfit(config: Config, agents: int) -> str | None:
@@ -152,6 +168,7 @@ RUN_RULES = (
 
 SAMPLING_RULES = (
     multiple_of("num_envs_per_worker", "worker_num_splits"),
+    *(_one_per_process(flag) for flag in ("num_envs_per_worker", "worker_num_splits", "num_workers")),
     multiple_of("batch_size", "rollout"),
     Rule(("recurrence", "rollout"), _recurrence),
     Rule(

@@ -16,6 +16,7 @@ SYNCHRONOUS: dict[str, Any] = {
     "rollout": 16,
     "batch_size": 256,
 }
+RETRO: dict[str, Any] = {"env": "retro:Airstriker-Genesis-v0", "worker_num_splits": 1}
 REPLAY: dict[str, Any] = {"replay_proportion": 0.5, "replay_slots": 10}
 OWN = "my_networks:Own"
 CPC: dict[str, Any] = {"use_cpc": True, "use_rnn": True}
@@ -54,6 +55,8 @@ ALONE = """
 BROKEN: list[Row] = [
     *((name, {name: coerce(all_flags()[name], text)}) for name, _, text in (w.partition("=") for w in ALONE.split())),
     ("env", {"env": ""}),
+    ("num_envs_per_worker", {**RETRO, "num_envs_per_worker": 2}),
+    ("num_workers", {**RETRO, "num_envs_per_worker": 1, "num_workers": 2, "serial_mode": True}),
     ("train_dir", {"train_dir": ""}),
     ("benchmark_stage", {"benchmark": True, "benchmark_stage": "learn", "sampler_only": True}),
     ("policy_workers_per_policy", {"num_workers": 2, "policy_workers_per_policy": 2, "inference": "local"}),
