@@ -115,6 +115,7 @@ setup(
             "classic_control = sfactory_envs.classic_control:FAMILY",
             "crafter = sfactory_envs.crafter:FAMILY",
             "dm_control = sfactory_envs.imported:DM_CONTROL",
+            "dmlab = sfactory_envs.simulators.dmlab:FAMILY",
             "doom = sfactory_envs.doom:FAMILY",
             "envpool = sfactory_envs.vector_envs:ENVPOOL",
             "highway = sfactory_envs.imported:HIGHWAY",

@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sfactory.env.factory import EnvFactory, make_env
 from sfactory.errors import EnvError
+from tests.support.source import ROOT
 from tests.support.trainer import CHEAP, to_argv
 from tests.support.warm_process import finished
 
+STAND_INS = ROOT / "tests" / "support" / "stand_ins"
 # One process with one env.
 SMALL = {
     "inference": None,
@@ -57,3 +62,54 @@ def test_a_console_game_is_trained_in_small_grey_images() -> None:
     discrete = EnvFactory(name, {"actions": "discrete"})()
     assert discrete.action_space.n == 126  # type: ignore[attr-defined]
     discrete.close()
+
+
+@pytest.fixture
+def _stand_ins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Their modules can be imported in this process, and are forgotten after the test."""
+    names = {path.stem for path in STAND_INS.iterdir() if not path.stem.startswith("__")}
+    monkeypatch.syspath_prepend(str(STAND_INS))
+    yield
+    for module in [name for name in sys.modules if name.partition(".")[0] in names]:
+        del sys.modules[module]
+    for module in [name for name in sys.modules if name.startswith("sfactory_envs.simulators.dmlab_env")]:
+        del sys.modules[module]
+
+
+def test_a_level_of_deepmind_lab_is_trained() -> None:
+    images = {"obs_scale": 255.0, "normalize_input": False, "encoder_mlp_layers": None}
+    size = {"width": 40, "height": 36}
+
+    result = train(
+        STAND_INS, env="dmlab_watermaze", env_kwargs=size, env_frameskip=4, train_for_env_steps=128, **images
+    )
+
+    assert result["env_steps"] >= 128
+    assert result["frames"] == 4 * result["env_steps"]
+    assert result["episode_length_mean"] == 10
+
+
+@pytest.mark.usefixtures("_stand_ins")
+def test_a_level_of_deepmind_lab_is_seeded_keeps_its_maps_and_shows_the_image_before_the_end(tmp_path: Path) -> None:
+    kwargs = {"level_cache": str(tmp_path / "maps"), "config": {"mazeSize": 9}}
+    env, other = (make_env("dmlab_very_sparse", kwargs, env_frameskip=8) for _ in range(2))
+    labs = [each.unwrapped._lab for each in (env, other)]  # type: ignore[attr-defined]
+    first, again = env.reset(seed=3)[0], other.reset(seed=3)[0]
+
+    steps = [env.step(np.int64(0)) for _ in range(5)]
+
+    np.testing.assert_equal(first, again)
+    assert (first.shape, first.dtype) == ((72, 96, 3), np.uint8)
+    assert [step[1:4] for step in steps] == [(8.0, False, False)] * 4 + [(8.0, True, False)]
+    assert steps[-1][0] is steps[-2][0]
+    assert [lab.compiled for lab in labs] == [1, 0]
+    assert labs[0].level == "contributed/dmlab30/explore_goal_locations_large"
+    assert labs[0].config == {"width": "96", "height": "72", "minGoalDistance": "10", "mazeSize": "9"}
+    extended = make_env("dmlab_seekavoid_arena_01", {"extended_actions": True})
+    assert [each.action_space.n for each in (env, extended)] == [9, 15]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["dmlab_watermaze"])
+def test_a_simulator_that_is_missing_is_named(name: str) -> None:
+    with pytest.raises(EnvError, match=f"--env={name}: needs deepmind_lab"):
+        EnvFactory(name)()
