@@ -119,6 +119,8 @@ setup(
             "doom = sfactory_envs.doom:FAMILY",
             "envpool = sfactory_envs.vector_envs:ENVPOOL",
             "highway = sfactory_envs.imported:HIGHWAY",
+            "isaacgym = sfactory_envs.simulators.isaac:ISAACGYM",
+            "isaaclab = sfactory_envs.simulators.isaac:ISAACLAB",
             "minatar = sfactory_envs.minatar:FAMILY",
             "minigrid = sfactory_envs.minigrid:FAMILY",
             "mujoco = sfactory_envs.mujoco:FAMILY",

@@ -56,6 +56,7 @@ BROKEN: list[Row] = [
     *((name, {name: coerce(all_flags()[name], text)}) for name, _, text in (w.partition("=") for w in ALONE.split())),
     ("env", {"env": ""}),
     ("num_envs_per_worker", {**RETRO, "num_envs_per_worker": 2}),
+    ("worker_num_splits", {"env": "isaaclab:Isaac-Ant-v0", "worker_num_splits": 2}),
     ("num_workers", {**RETRO, "num_envs_per_worker": 1, "num_workers": 2, "serial_mode": True}),
     ("train_dir", {"train_dir": ""}),
     ("benchmark_stage", {"benchmark": True, "benchmark_stage": "learn", "sampler_only": True}),

@@ -17,6 +17,7 @@ import pytest
 
 from sfactory.env.factory import EnvFactory, make_env
 from sfactory.errors import EnvError
+from sfactory_envs.simulators.isaac import _launched
 from tests.support.source import ROOT
 from tests.support.trainer import CHEAP, to_argv
 from tests.support.warm_process import finished
@@ -72,6 +73,7 @@ def _stand_ins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for module in [name for name in sys.modules if name.partition(".")[0] in names]:
         del sys.modules[module]
+    _launched.cache_clear()
     for module in [name for name in sys.modules if name.startswith("sfactory_envs.simulators.dmlab_env")]:
         del sys.modules[module]
 
@@ -109,7 +111,44 @@ def test_a_level_of_deepmind_lab_is_seeded_keeps_its_maps_and_shows_the_image_be
     assert [each.action_space.n for each in (env, extended)] == [9, 15]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", ["dmlab_watermaze"])
+@pytest.mark.parametrize("name", ["isaaclab:Isaac-Point-v0", "isaacgym:Point"])
+def test_a_simulation_of_many_envs_is_trained(name: str) -> None:
+    result = train(
+        STAND_INS, env=name, env_kwargs={"device": "cpu"}, num_envs_per_worker=8, rollout=8, train_for_env_steps=256
+    )
+
+    assert result["env_steps"] >= 256
+    assert result["episodes"] > 0
+
+
+@pytest.mark.usefixtures("_stand_ins")
+@pytest.mark.parametrize(
+    ("name", "mode", "lengths"),
+    [("isaaclab:Isaac-Point-v0", "SameStep", (2, 5)), ("isaacgym:Point", "NextStep", (2, 4))],
+)
+def test_tensors_of_a_simulation_become_arrays_that_later_steps_leave_alone(
+    name: str, mode: str, lengths: tuple[int, int]
+) -> None:
+    env = EnvFactory(name, {"device": "cpu"}).vector(num_envs=3, seed=1)
+    key = "policy" if name.startswith("isaaclab") else None
+    obs, _ = env.reset(seed=1)
+    first = obs[key] if key else obs
+    kept = first.copy()
+
+    steps = [env.step(np.zeros((3, 2), np.float32)) for _ in range(lengths[1])]
+
+    assert env.metadata["autoreset_mode"].value == mode
+    assert env.observation_space.contains(obs)
+    np.testing.assert_equal(first, kept)
+    assert [(step[1].dtype, step[1].shape) for step in steps] == [(np.float32, (3,))] * lengths[1]
+    fails = [bool(step[2][0]) for step in steps]
+    assert fails.index(True) == lengths[0] - 1
+    assert [step[3].tolist() for step in steps][-1][1:] == [True, True]
+    assert not any(step[3][1:].any() or step[2][1:].any() for step in steps[:-1])
+    env.close()
+
+
+@pytest.mark.parametrize("name", ["dmlab_watermaze", "isaaclab:Isaac-Ant-v0", "isaacgym:Ant"])
 def test_a_simulator_that_is_missing_is_named(name: str) -> None:
-    with pytest.raises(EnvError, match=f"--env={name}: needs deepmind_lab"):
+    with pytest.raises(EnvError, match=f"--env={name}: needs (deepmind_lab|isaac)"):
         EnvFactory(name)()

@@ -1,0 +1,126 @@
+"""Makes the tasks of Isaac Lab and of Isaac Gym as vector envs, named ``isaaclab:ID`` and ``isaacgym:TASK``.
+
+Both simulate all envs of a process at once on a GPU; here their tensors are copied to host memory with every step.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gymnasium.vector import VectorEnv
+
+_LAB, _GYM = "isaaclab:", "isaacgym:"
+# One simulation of 512 envs, and PPO with the network and the passes that both packages have for walking robots.
+_DEFAULTS: Mapping[str, object] = {
+    "num_workers": 1,
+    "num_envs_per_worker": 512,
+    "worker_num_splits": 1,
+    "rollout": 16,
+    "batch_size": 2_048,
+    "num_batches_per_epoch": 4,
+    "num_epochs": 5,
+    "num_batches_to_accumulate": 0,
+    "with_vtrace": False,
+    "shuffle_minibatches": True,
+    "ppo_clip_ratio": 0.2,
+    "encoder_mlp_layers": (256, 128, 64),
+    "learning_rate": 3e-4,
+    "max_grad_norm": 1.0,
+    "exploration_loss_coeff": 0.0,
+    "train_for_env_steps": 20_000_000,
+}
+
+
+@dataclass(frozen=True)
+class IsaacLab:
+    """The env family of what Isaac Lab registers with Gymnasium."""
+
+    name: str = "isaaclab"
+    modules: tuple[str, ...] = ("isaaclab", "isaaclab_tasks")
+    prefix: str = _LAB
+    one_per_process: str = "worker_num_splits"
+
+    def names(self) -> Sequence[str]:
+        """Some of them."""
+        tasks = ("Cartpole-v0", "Ant-v0", "Humanoid-v0", "Velocity-Flat-Anymal-C-v0", "Reach-Franka-v0")
+        return tuple(f"{_LAB}Isaac-{task}" for task in tasks)
+
+    def matches(self, env_name: str) -> bool:
+        """Whether ``env_name`` is ``isaaclab:`` and an id."""
+        return env_name.startswith(_LAB)
+
+    def make(
+        self,
+        env_name: str,
+        *,
+        num_envs: int,
+        seed: int = 0,
+        device: str = "cuda:0",
+        launcher: Mapping[str, object] | None = None,
+        **kwargs: Any,
+    ) -> VectorEnv[Any, Any, Any]:
+        """``num_envs`` of them in one simulation. launcher: more arguments of AppLauncher, such as enable_cameras."""
+        import gymnasium
+
+        options = {"headless": True, "device": device, **(launcher or {})}
+        _launched(tuple(sorted(options.items())))
+        importlib.import_module("isaaclab_tasks")
+        parse: Any = importlib.import_module("isaaclab_tasks.utils").parse_env_cfg
+        from .isaac_envs import IsaacLabEnv
+
+        env_id = env_name.removeprefix(_LAB)
+        cfg = parse(env_id, device=device, num_envs=num_envs)
+        cfg.seed = seed
+        return IsaacLabEnv(gymnasium.make(env_id, cfg=cfg, **kwargs).unwrapped)
+
+    def defaults(self, env_name: str) -> Mapping[str, object]:
+        """Flags to begin with, for any task."""
+        return _DEFAULTS
+
+
+@functools.cache
+def _launched(options: tuple[tuple[str, object], ...]) -> object:
+    """The simulator, started once in a process, before anything of Isaac Lab is imported; it ends with the process."""
+    launcher: Any = importlib.import_module("isaaclab.app").AppLauncher
+    return launcher(dict(options))
+
+
+@dataclass(frozen=True)
+class IsaacGym:
+    """The env family of the tasks of isaacgymenvs."""
+
+    name: str = "isaacgym"
+    modules: tuple[str, ...] = ("isaacgym", "isaacgymenvs")
+    prefix: str = _GYM
+    one_per_process: str = "worker_num_splits"
+
+    def names(self) -> Sequence[str]:
+        """Some of them."""
+        return tuple(f"{_GYM}{task}" for task in ("Cartpole", "Ant", "Humanoid", "Anymal", "BallBalance", "ShadowHand"))
+
+    def matches(self, env_name: str) -> bool:
+        """Whether ``env_name`` is ``isaacgym:`` and a task."""
+        return env_name.startswith(_GYM)
+
+    def make(
+        self, env_name: str, *, num_envs: int, seed: int = 0, device: str = "cuda:0", **kwargs: Any
+    ) -> VectorEnv[Any, Any, Any]:
+        """``num_envs`` of them in one simulation; ``kwargs``: those of isaacgymenvs.make."""
+        importlib.import_module("isaacgym")
+        make: Any = importlib.import_module("isaacgymenvs").make
+        from .isaac_envs import IsaacGymEnv
+
+        options = {"sim_device": device, "rl_device": device, "headless": True, **kwargs}
+        return IsaacGymEnv(make(seed=seed, task=env_name.removeprefix(_GYM), num_envs=num_envs, **options))
+
+    def defaults(self, env_name: str) -> Mapping[str, object]:
+        """Flags to begin with, for any task."""
+        return _DEFAULTS
+
+
+ISAACLAB, ISAACGYM = IsaacLab(), IsaacGym()

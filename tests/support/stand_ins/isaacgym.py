@@ -1,0 +1,1 @@
+"""Isaac Gym's simulator, of which nothing is called by name."""

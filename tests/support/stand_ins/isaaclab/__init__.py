@@ -1,0 +1,1 @@
+"""Isaac Lab, as far as it takes to make an env."""
