@@ -121,6 +121,7 @@ setup(
             "highway = sfactory_envs.imported:HIGHWAY",
             "isaacgym = sfactory_envs.simulators.isaac:ISAACGYM",
             "isaaclab = sfactory_envs.simulators.isaac:ISAACLAB",
+            "megaverse = sfactory_envs.simulators.megaverse:FAMILY",
             "minatar = sfactory_envs.minatar:FAMILY",
             "minigrid = sfactory_envs.minigrid:FAMILY",
             "mujoco = sfactory_envs.mujoco:FAMILY",

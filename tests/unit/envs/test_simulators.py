@@ -23,6 +23,7 @@ from tests.support.trainer import CHEAP, to_argv
 from tests.support.warm_process import finished
 
 STAND_INS = ROOT / "tests" / "support" / "stand_ins"
+MEGAVERSE = "megaverse:TowerBuilding"
 # One process with one env.
 SMALL = {
     "inference": None,
@@ -74,8 +75,8 @@ def _stand_ins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for module in [name for name in sys.modules if name.partition(".")[0] in names]:
         del sys.modules[module]
     _launched.cache_clear()
-    for module in [name for name in sys.modules if name.startswith("sfactory_envs.simulators.dmlab_env")]:
-        del sys.modules[module]
+    for module in ("dmlab_env", "megaverse_env"):  # they have imported their stand-ins
+        sys.modules.pop(f"sfactory_envs.simulators.{module}", None)
 
 
 def test_a_level_of_deepmind_lab_is_trained() -> None:
@@ -148,7 +149,35 @@ def test_tensors_of_a_simulation_become_arrays_that_later_steps_leave_alone(
     env.close()
 
 
-@pytest.mark.parametrize("name", ["dmlab_watermaze", "isaaclab:Isaac-Ant-v0", "isaacgym:Ant"])
+def test_a_scenario_of_megaverse_is_trained() -> None:
+    images = {"obs_scale": 255.0, "normalize_input": False, "encoder_mlp_layers": None}
+
+    result = train(STAND_INS, env=MEGAVERSE, num_envs_per_worker=8, rollout=8, train_for_env_steps=256, **images)
+
+    assert result["env_steps"] >= 256
+    assert 2 <= result["episode_length_mean"] <= 5
+
+
+@pytest.mark.usefixtures("_stand_ins")
+def test_a_scenario_of_megaverse_has_images_of_its_own_and_an_objective_at_each_end() -> None:
+    env = EnvFactory(MEGAVERSE, {"params": {"episodeLengthSec": 1}}).vector(num_envs=3, seed=1)
+    env.reset(seed=1)
+    forward = np.array([[0, 1, 0, 0, 0, 0], *np.zeros((2, 6), int)])
+
+    steps = [env.step(forward) for _ in range(5)]
+
+    assert all(env.observation_space.contains(step[0]) for step in steps)
+    assert len({step[0].tobytes() for step in steps}) == 5
+    assert [step[1].tolist() for step in steps] == [[1.0, 0.0, 0.0]] * 5
+    assert [step[2].tolist() for step in steps[1::2]] == [[True, False, False]] * 2
+    assert steps[4][4]["final_info"]["true_objective"].tolist() == [0.0, 1.0, 2.0]
+    assert steps[4][4]["final_info"]["_true_objective"].tolist() == [False, True, True]
+    with pytest.raises(EnvError, match="leave out num_agents_per_env"):
+        EnvFactory(MEGAVERSE, {"num_agents_per_env": 2})()
+    env.close()
+
+
+@pytest.mark.parametrize("name", ["dmlab_watermaze", "isaaclab:Isaac-Ant-v0", "isaacgym:Ant", MEGAVERSE])
 def test_a_simulator_that_is_missing_is_named(name: str) -> None:
-    with pytest.raises(EnvError, match=f"--env={name}: needs (deepmind_lab|isaac)"):
+    with pytest.raises(EnvError, match=f"--env={name}: needs (deepmind_lab|isaac|megaverse)"):
         EnvFactory(name)()

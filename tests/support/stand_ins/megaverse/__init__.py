@@ -1,0 +1,1 @@
+"""Megaverse, as far as it takes to make an env."""
