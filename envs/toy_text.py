@@ -1,6 +1,7 @@
 """Gymnasium's toy text tasks: small tables of states.
 
-Flags are those by kind of task, "table", which learned FrozenLake and Taxi in docs/task_defaults.md.
+Flags are those by kind of task, "table", which learned FrozenLake and Taxi in docs/task_defaults.md, with a rate that
+falls to 0.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from .registered import PPO, RegisteredFamily
 
 # What is learned in one state says nothing of the others, so each has to be explored.
-_COMMON = {**PPO, "exploration_loss_coeff": 0.05}
+_COMMON = {**PPO, "exploration_loss_coeff": 0.05, "lr_schedule": "linear_decay"}
 
 FAMILY = RegisteredFamily(
     "toy_text",

@@ -50,6 +50,7 @@ FAMILIES: Mapping[str, str] = {
     "nethack": "NetHackScore-v0",
     "pettingzoo": "pettingzoo:mpe2.simple_spread_v3",
     "pettingzoo, in turn": "pettingzoo:classic.connect_four_v3",
+    "retro": "retro:Airstriker-Genesis-v0",
     "robotics": "FetchReachDense-v4",
     "toy_text": "FrozenLake-v1",
     "vector": "vector:CartPole-v1",

@@ -1,6 +1,6 @@
-"""Makes the tasks of Isaac Lab and of Isaac Gym as vector envs, named ``isaaclab:ID`` and ``isaacgym:TASK``.
+"""Makes the tasks of Isaac Lab as vector envs, named ``isaaclab:ID``.
 
-Both simulate all envs of a process at once on a GPU; here their tensors are copied to host memory with every step.
+It simulates all envs of a process at once on a GPU; here their tensors are copied to host memory with every step.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
-_LAB, _GYM = "isaaclab:", "isaacgym:"
-# One simulation of 512 envs, and PPO with the network and the passes that both packages have for walking robots.
+_PREFIX = "isaaclab:"
+# One simulation of 512 envs, and PPO with the network and the passes that the package has for walking robots.
 _DEFAULTS: Mapping[str, object] = {
     "num_workers": 1,
     "num_envs_per_worker": 512,
@@ -42,17 +42,17 @@ class IsaacLab:
 
     name: str = "isaaclab"
     modules: tuple[str, ...] = ("isaaclab", "isaaclab_tasks")
-    prefix: str = _LAB
+    prefix: str = _PREFIX
     one_per_process: str = "worker_num_splits"
 
     def names(self) -> Sequence[str]:
         """Some of them."""
         tasks = ("Cartpole-v0", "Ant-v0", "Humanoid-v0", "Velocity-Flat-Anymal-C-v0", "Reach-Franka-v0")
-        return tuple(f"{_LAB}Isaac-{task}" for task in tasks)
+        return tuple(f"{_PREFIX}Isaac-{task}" for task in tasks)
 
     def matches(self, env_name: str) -> bool:
         """Whether ``env_name`` is ``isaaclab:`` and an id."""
-        return env_name.startswith(_LAB)
+        return env_name.startswith(_PREFIX)
 
     def make(
         self,
@@ -73,7 +73,7 @@ class IsaacLab:
         parse: Any = importlib.import_module("isaaclab_tasks.utils").parse_env_cfg
         from .isaac_envs import IsaacLabEnv
 
-        env_id = env_name.removeprefix(_LAB)
+        env_id = env_name.removeprefix(_PREFIX)
         cfg = parse(env_id, device=device, num_envs=num_envs)
         cfg.seed = seed
         return IsaacLabEnv(gymnasium.make(env_id, cfg=cfg, **kwargs).unwrapped)
@@ -90,37 +90,4 @@ def _launched(options: tuple[tuple[str, object], ...]) -> object:
     return launcher(dict(options))
 
 
-@dataclass(frozen=True)
-class IsaacGym:
-    """The env family of the tasks of isaacgymenvs."""
-
-    name: str = "isaacgym"
-    modules: tuple[str, ...] = ("isaacgym", "isaacgymenvs")
-    prefix: str = _GYM
-    one_per_process: str = "worker_num_splits"
-
-    def names(self) -> Sequence[str]:
-        """Some of them."""
-        return tuple(f"{_GYM}{task}" for task in ("Cartpole", "Ant", "Humanoid", "Anymal", "BallBalance", "ShadowHand"))
-
-    def matches(self, env_name: str) -> bool:
-        """Whether ``env_name`` is ``isaacgym:`` and a task."""
-        return env_name.startswith(_GYM)
-
-    def make(
-        self, env_name: str, *, num_envs: int, seed: int = 0, device: str = "cuda:0", **kwargs: Any
-    ) -> VectorEnv[Any, Any, Any]:
-        """``num_envs`` of them in one simulation; ``kwargs``: those of isaacgymenvs.make."""
-        importlib.import_module("isaacgym")
-        make: Any = importlib.import_module("isaacgymenvs").make
-        from .isaac_envs import IsaacGymEnv
-
-        options = {"sim_device": device, "rl_device": device, "headless": True, **kwargs}
-        return IsaacGymEnv(make(seed=seed, task=env_name.removeprefix(_GYM), num_envs=num_envs, **options))
-
-    def defaults(self, env_name: str) -> Mapping[str, object]:
-        """Flags to begin with, for any task."""
-        return _DEFAULTS
-
-
-ISAACLAB, ISAACGYM = IsaacLab(), IsaacGym()
+FAMILY = IsaacLab()

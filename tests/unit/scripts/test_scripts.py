@@ -91,7 +91,9 @@ def test_rounds_alternate_and_ratios_are_those_of_one_round() -> None:
 
 
 def test_all_workloads_and_layouts_are_given_with_flags_that_exist() -> None:
-    assert {family.name for family in load_families()[0]} == {name.partition(",")[0] for name in FAMILIES}
+    simulators = {"dmlab", "isaaclab", "megaverse"}  # which cannot be measured where they cannot be installed
+    families = {family.name for family in load_families()[0]} - simulators
+    assert families == {name.partition(",")[0] for name in FAMILIES}
     for workload in (*workloads(None).values(), *of_families().values()):
         assert measurements_of(workload, 2, 1.0, None)
         assert scan(workload.arguments("central", 2), all_flags()).problems == []
@@ -142,7 +144,7 @@ def test_commands_of_gpu_check_have_flags_of_today(quick: bool, tmp_path: Path) 
             config = read_command_line(argv[3:]).config
             stages.append(config.benchmark.stage)
             assert config.run.device in ("gpu", "cpu")
-    assert len(stages) == 20
+    assert len(stages) == 25
     assert {"env", "sample", "learn", "full"} == set(stages)
 
 

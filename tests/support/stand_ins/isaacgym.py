@@ -1,1 +1,0 @@
-"""Isaac Gym's simulator, of which nothing is called by name."""
