@@ -180,6 +180,8 @@ class Advisor:
         more = min(self._cores, self._math_threads + max(0, round(idle_cores)))
         if not self._on_gpu and more > self._math_threads:
             yield f"--learner_num_threads={more} uses idle cores"
+        if self._on_gpu and not self._model.cuda_graphs:
+            yield "--cuda_graphs=True replays recorded updates"
         yield from self._reduced_precision(self._on_gpu)
         if not self._layout.slots_until_trained and not learner.train_in_background_thread and self._stage == "full":
             yield "--train_in_background_thread=True assembles batches meanwhile"

@@ -220,10 +220,10 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], set[str]]] = [
     ("learner", {"num_epochs": 3}, {}, {BATCH, EPOCHS}),
     ("learner", {"learner_num_threads": 1}, {"idle": 2.1}, {BATCH, THREADS}),
     ("learner", {"learner_num_threads": 3}, {"idle": 2.1}, {BATCH}),
-    ("learner", {"learner_num_threads": 1}, {"idle": 2.1, "device": "cuda:0"}, {BATCH}),
+    ("learner", {"learner_num_threads": 1}, {"idle": 2.1, "device": "cuda:0"}, {BATCH, GRAPHS}),
     ("learner", {}, {"spec": IMAGES}, {BATCH, BF16}),
-    ("learner", {}, {"spec": IMAGES, "device": "cuda:0"}, {BATCH, AUTO}),
-    ("learner", {"amp": "auto"}, {"spec": IMAGES, "device": "cuda:0"}, {BATCH}),
+    ("learner", {}, {"spec": IMAGES, "device": "cuda:0"}, {BATCH, AUTO, GRAPHS}),
+    ("learner", {"amp": "auto", "cuda_graphs": True}, {"spec": IMAGES, "device": "cuda:0"}, {BATCH}),
     ("learner", {"train_in_background_thread": False}, {}, {BATCH, "--train_in_background_thread"}),
     # All cores are busy.
     ("cores", {}, {}, {LOCAL}),
