@@ -53,6 +53,7 @@ class DmLab:
 
     name: str = "dmlab"
     modules: tuple[str, ...] = ("deepmind_lab",)
+    page: str = "https://github.com/google-deepmind/lab"
 
     def names(self) -> Sequence[str]:
         """Sample Factory's names of single levels."""

@@ -42,6 +42,7 @@ class IsaacLab:
 
     name: str = "isaaclab"
     modules: tuple[str, ...] = ("isaaclab", "isaaclab_tasks")
+    page: str = "https://isaac-sim.github.io/IsaacLab"
     prefix: str = _PREFIX
     one_per_process: str = "worker_num_splits"
 

@@ -48,6 +48,7 @@ class Megaverse:
 
     name: str = "megaverse"
     modules: tuple[str, ...] = ("megaverse",)
+    page: str = "https://github.com/alex-petrenko/megaverse"
     prefix: str = _PREFIX
 
     def names(self) -> Sequence[str]:

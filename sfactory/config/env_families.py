@@ -37,8 +37,8 @@ class EnvFamily(Protocol):
     ``one_per_process``: the flag that must be 1 for that, ``num_envs_per_worker`` (or ``worker_num_splits``).
 
     A family whose environments need more than sfactory has two more attributes: ``modules``, the names of the modules
-    (of top level) that all of them need, and ``extra``, the extra of sfactory that installs those. Without them its
-    names are refused, with the command that installs them.
+    (of top level) that all of them need, and ``extra``, the extra of sfactory that installs those, or ``page``, the
+    address that says how they are installed. Without them its names are refused, with that command or address.
     """
 
     @property
@@ -70,8 +70,9 @@ class FamilySearch(NamedTuple):
 
 
 def lack_of_family(family: EnvFamily) -> str:
-    """What ``family`` needs that is not installed, and the command that installs it; "" if nothing is missing."""
-    return lack_of(getattr(family, "modules", ()), getattr(family, "extra", ""))
+    """What ``family`` needs that is not installed, and how to install it; "" if nothing is missing."""
+    lack, page = lack_of(getattr(family, "modules", ()), getattr(family, "extra", "")), getattr(family, "page", "")
+    return f"{lack}; to install it, see {page}" if lack and page else lack
 
 
 def install_advice(module: str) -> str:

@@ -35,7 +35,9 @@ def resume_words(run: TrainerRun) -> list[str]:
 @pytest.fixture(scope="module")
 def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """A finished run, with the settings of which others are started."""
-    return trained(tmp_path_factory.mktemp("trained_once"), STEPS, learning_rate=0.001, gamma=0.9)
+    return trained(
+        tmp_path_factory.mktemp("trained_once"), STEPS, learning_rate=0.001, gamma=0.9, lr_schedule="constant"
+    )
 
 
 @pytest.fixture
