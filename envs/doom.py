@@ -111,15 +111,17 @@ class Doom:
             # The game starts in another folder.
             **{name: str(Path(str(value)).absolute()) for name, value in kwargs.items() if _is_file(name, value)},
         }
+        own_settings = "doom_config_path" in kwargs
         if env_name.startswith(_OWN):
             from vizdoom.gymnasium_wrapper.base_gymnasium_env import VizdoomEnv
 
             file = Path(env_name.removeprefix(_OWN))
             if not file.is_file():
                 raise EnvError(f"--env={env_name}: there is no file {file.absolute()}; give the path of a .cfg file")
-            return DoomEnv(VizdoomEnv(str(file.absolute()), **{"max_buttons_pressed": 1, **options}), width, height)
+            game = VizdoomEnv(str(file.absolute()), **{"max_buttons_pressed": 1, **options})
+            return DoomEnv(game, width, height, own_settings)
         env = make_gymnasium_env(f"vizdoom.gymnasium_wrapper:{_IDS.get(env_name, env_name)}", **options)
-        return DoomEnv(env, width, height)
+        return DoomEnv(env, width, height, own_settings)
 
     def defaults(self, env_name: str) -> Mapping[str, object]:
         """Flags with which ``--env=env_name`` alone learns."""

@@ -24,12 +24,14 @@ class DoomEnv(gymnasium.Wrapper[Obs, Any, Obs, Any]):
     A finished game shows nothing any more, so the last observation of an episode is the one before.
     """
 
-    def __init__(self, env: gymnasium.Env[Obs, Any], width: int, height: int) -> None:
+    def __init__(self, env: gymnasium.Env[Obs, Any], width: int, height: int, own_settings: bool = False) -> None:
+        """``own_settings``: a file for the game's settings was given, which is kept."""
         super().__init__(env)
         # The game makes a folder where it starts, and writes its settings when it ends: neither in the current folder.
         self._folder = tempfile.TemporaryDirectory(prefix="sfactory-doom-")
         self._game = env.get_wrapper_attr("game")
-        self._game.set_doom_config_path(f"{self._folder.name}/vizdoom.ini")
+        if not own_settings:
+            self._game.set_doom_config_path(f"{self._folder.name}/vizdoom.ini")
         seen: Any = env.observation_space
         drawn: dict[str, Any] = {name: space.shape for name, space in seen.items() if len(space.shape) == 3}
         rows, columns, _ = drawn["screen"]

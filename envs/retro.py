@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 _PREFIX = "retro:"
 _ACTIONS = ("filtered", "discrete", "multi_discrete", "all")
-# Images, sticky actions, limit of time and PPO as in stable-retro's own example, but for the number of emulators.
+# Images, limit of time and PPO as in stable-retro's own example, but for the number of emulators; there only the first
+# of four frames may repeat the last action, here each may.
 _DEFAULTS: Mapping[str, object] = {
     "num_workers": 4,
     "num_envs_per_worker": 1,

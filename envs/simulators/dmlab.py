@@ -22,7 +22,7 @@ _LEVELS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "dmlab_very_sparse": (f"{_LEVELS_30}explore_goal_locations_large", {"minGoalDistance": "10"}),
     "dmlab_watermaze": (f"{_LEVELS_30}rooms_watermaze", {}),
 }
-# The network, discount and unroll of Espeholt et al. 2018, with the datasets that VizDoom has here.
+# The network and discount of Espeholt et al. 2018, with the datasets that VizDoom has here.
 _DEFAULTS: Mapping[str, object] = {
     "num_workers": 2,
     "num_envs_per_worker": 8,
@@ -68,7 +68,7 @@ class DmLab:
         from .dmlab_env import DmLabEnv
 
         level, config = _LEVELS.get(env_name, (env_name.removeprefix(_PREFIX), {}))
-        kwargs["config"] = {**config, **kwargs.get("config", {})}
+        kwargs["config"] = {**config, **(kwargs.get("config") or {})}
         return DmLabEnv(level, env_frameskip, **kwargs)
 
     def defaults(self, env_name: str) -> Mapping[str, object]:

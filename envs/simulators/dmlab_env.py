@@ -84,7 +84,7 @@ class DmLabEnv(gymnasium.Env[Image, np.int64]):
         config: Mapping[str, object] | None = None,
         render_mode: str | None = None,
     ) -> None:
-        settings = {"width": width, "height": height, **({"datasetPath": dataset} if dataset else {}), **(config or {})}
+        settings = {**({"datasetPath": dataset} if dataset else {}), **(config or {}), "width": width, "height": height}
         self._lab: Any = deepmind_lab.Lab(
             level,
             [_IMAGE],

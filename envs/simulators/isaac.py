@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -69,7 +70,7 @@ class IsaacLab:
         import gymnasium
 
         options = {"headless": True, "device": device, **(launcher or {})}
-        _launched(tuple(sorted(options.items())))
+        _launched(json.dumps(options, sort_keys=True))
         importlib.import_module("isaaclab_tasks")
         parse: Any = importlib.import_module("isaaclab_tasks.utils").parse_env_cfg
         from .isaac_envs import IsaacLabEnv
@@ -85,10 +86,10 @@ class IsaacLab:
 
 
 @functools.cache
-def _launched(options: tuple[tuple[str, object], ...]) -> object:
+def _launched(options: str) -> object:
     """The simulator, started once in a process, before anything of Isaac Lab is imported; it ends with the process."""
     launcher: Any = importlib.import_module("isaaclab.app").AppLauncher
-    return launcher(dict(options))
+    return launcher(json.loads(options))
 
 
 FAMILY = IsaacLab()

@@ -46,7 +46,8 @@ def _one_per_process(flag: str) -> Rule:
         if family is None or not limits or getattr(config.sampling, flag) == 1:
             return None
         advice = "" if flag == "num_workers" else "; --num_workers gives more processes"
-        return f"must be 1, as the package of the family {family.name!r} allows one env in a process{advice}"
+        allowed = "one vector env" if limited == "worker_num_splits" else "one env"
+        return f"must be 1, as the package of the family {family.name!r} allows {allowed} in a process{advice}"
 
     return Rule((flag, "env", "serial_mode"), find)
 

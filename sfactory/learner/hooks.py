@@ -1,6 +1,7 @@
 """Calls the user's functions after each dataset (``--after_train_step module:function``), in the learner process.
 
-The next training pass waits for them. They may look at everything and change nothing.
+The next training pass waits for them. They may look at everything (but with --cuda_graphs there are no
+gradients) and change nothing.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ Published weights lie in shared memory, which every reader sees, see NOTE [Weigh
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import threading
 from collections.abc import Iterator
@@ -28,12 +29,15 @@ from sfactory.learner.staging import REPLAYED, Columns
 from sfactory.learner.trainer import Trainer
 from sfactory.messages import TrainStats
 from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.custom import own_parts
 from sfactory.model.flat_state import FlatState
 from sfactory.model.precision import allow_tf32, compute_dtype
 from sfactory.shared.status import State, StatusRow
 from sfactory.shared.timing_stats import LagStats, Timings
 from sfactory.shared.weights import SharedWeights
 from sfactory.system.cuda_graphs import GraphRecorder
+
+_log = logging.getLogger(__name__)
 
 
 class Publisher:
@@ -86,6 +90,11 @@ class Learner:
         flat = FlatState(model)
         self.publisher = Publisher(flat, setup.weights, config.learner.publish_interval, *unpublished)
         graphs = config.model.cuda_graphs and self._device.type == "cuda" and setup.trains
+        if graphs and (own := own_parts(config.model)):
+            graphs = False  # they may choose, or count, on the host, which a graph would repeat for ever
+            _log.warning(
+                "--cuda_graphs: updates are computed kernel by kernel, since --%s is not built in", next(iter(own))
+            )
         self.trainer = Trainer(
             model,
             config.algo,

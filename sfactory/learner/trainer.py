@@ -228,7 +228,10 @@ class Trainer:
             row = self._compute(minibatch, coefficients.in_force, first)
         else:
             settings = self.updater.replaced, self.updater.trains
-            row = self._recorded.run(minibatch, coefficients.in_force, first, settings)
+            # Returns are observed in the first pass, and only where they are made with the minibatch.
+            observes = first and minibatch.targets is None
+            row = self._recorded.run(minibatch, coefficients.in_force, observes, settings)
+            self.updater.begin()  # gradients are in memory that graphs use again
         if coefficients.looks_at_updates and was_taken(row):
             kl = self.loss.divergence(minibatch, self.learner.microbatch_size)
             if not math.isnan(kl):

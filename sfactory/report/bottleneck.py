@@ -127,6 +127,8 @@ class Advisor:
         self._sampling, self._learner, self._model = config.sampling, config.learner, config.model
         self._stage, self._layout, self._spec = config.benchmark.stage, plan.layout, plan.spec
         self._on_gpu = plan.device != "cpu"
+        auxiliary = config.algo.use_cpc or config.algo.rnd
+        self._records_updates = config.optim.optimizer in ("adam", "adamw") and not auxiliary
         self._acts_in_actors = plan.layout.inference == "local" and config.benchmark.stage != "env"
         self._cores, self._actor_cores = plan.cores.count, plan.cores.count - plan.cores.kept
         self._math_threads = self._learner.learner_num_threads or plan.cores.learner_threads(plan.layout.num_actors)
@@ -180,7 +182,7 @@ class Advisor:
         more = min(self._cores, self._math_threads + max(0, round(idle_cores)))
         if not self._on_gpu and more > self._math_threads:
             yield f"--learner_num_threads={more} uses idle cores"
-        if self._on_gpu and not self._model.cuda_graphs:
+        if self._on_gpu and self._records_updates and not self._model.cuda_graphs:
             yield "--cuda_graphs=True replays recorded updates"
         yield from self._reduced_precision(self._on_gpu)
         if not self._layout.slots_until_trained and not learner.train_in_background_thread and self._stage == "full":

@@ -107,7 +107,7 @@ class ModelConfig:
     cuda_graphs: bool = flag(
         False,
         "on a GPU, central inference replays recorded passes over batches padded to few sizes, and the learner replays "
-        "recorded updates (with adam and adamw, without use_cpc and rnd); no effect on CPUs",
+        "recorded updates (with adam and adamw, built-in networks, without use_cpc and rnd); no effect on CPUs",
     )
     obs_keys: tuple[str, ...] = flag((), "observations that the network reads, by key; empty: all")
     ignore_obs_keys: tuple[str, ...] = flag((), "observations that the network does not read, by key")

@@ -110,7 +110,10 @@ def test_recorded_updates_learn_what_others_learn(case: dict[str, dict[str, Any]
             trainer.coefficients._rate *= 0.9
             trainer.coefficients.exploration = 0.01 * dataset
             train(trainer, dataset)
-    assert recorder.recorded in (1, 2)  # with several passes, the first observes returns
+    first_differs = (
+        case.get("learner") == SHUFFLED and "algo" not in case
+    )  # the first of several passes observes returns
+    assert recorder.recorded == (2 if first_differs else 1)
     assert recorder.warmed == WARM_UPS * recorder.recorded
     assert_close(state_of(recorded), state_of(plain))
     assert_close(recorded.statistics(), plain.statistics())

@@ -223,6 +223,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], set[str]]] = [
     ("learner", {"learner_num_threads": 1}, {"idle": 2.1, "device": "cuda:0"}, {BATCH, GRAPHS}),
     ("learner", {}, {"spec": IMAGES}, {BATCH, BF16}),
     ("learner", {}, {"spec": IMAGES, "device": "cuda:0"}, {BATCH, AUTO, GRAPHS}),
+    ("learner", {"optimizer": "rmsprop"}, {"device": "cuda:0"}, {BATCH}),
     ("learner", {"amp": "auto", "cuda_graphs": True}, {"spec": IMAGES, "device": "cuda:0"}, {BATCH}),
     ("learner", {"train_in_background_thread": False}, {}, {BATCH, "--train_in_background_thread"}),
     # All cores are busy.
