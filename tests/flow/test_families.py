@@ -62,7 +62,8 @@ NEEDY = [name for name in FAMILIES.values() if getattr(find_family(name), "modul
 @pytest.mark.parametrize("name", NEEDY)
 def test_a_missing_package_is_named_in_one_line_with_its_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     family = find_family(name)
-    modules, extra = getattr(family, "modules", ()), getattr(family, "extra", "")
+    modules: tuple[str, ...] = getattr(family, "modules", ())
+    extra: str = getattr(family, "extra", "")
     for module in modules:
         monkeypatch.setitem(sys.modules, module, None)
 
