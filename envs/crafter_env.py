@@ -28,7 +28,7 @@ class _Objects(dict[Any, None]):
 
 
 class _World(crafter.engine.World):  # type: ignore[misc]
-    """A world that a seed decides on: the package's keeps creatures in sets, whose order depends on addresses."""
+    """A world that a seed repeats: the package keeps creatures in sets, and their order depends on addresses."""
 
     def reset(self, seed: int | None = None) -> None:
         """Empty it."""

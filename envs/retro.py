@@ -64,7 +64,7 @@ class Retro:
     one_per_process: str = "num_envs_per_worker"
 
     def names(self) -> Sequence[str]:
-        """The game whose ROM the package has."""
+        """The game, if the package has its ROM."""
         return (f"{_PREFIX}Airstriker-Genesis-v0",)
 
     def matches(self, env_name: str) -> bool:

@@ -31,7 +31,7 @@ _WIDEST = "--num_envs_per_worker=8192 --batch_size=262144"
 _MEMORY = "--use_rnn=True --rnn_size=64"
 _ZERO_COST = "--env=sfactory_envs.synthetic.costfree:CostFree"
 _PIXELS = '--env_kwargs={"obs_shape":[4,84,84],"obs_dtype":"uint8"}'
-# An env of each family, and of parts of families whose envs are of another kind.
+# An env of each family, and of parts of families with envs of another kind.
 FAMILIES: Mapping[str, str] = {
     "atari": "atari_breakout",
     "box2d": "LunarLander-v3",

@@ -47,7 +47,7 @@ def _memory(tensor: Tensor) -> int:
 
 
 class OperationRecorder:
-    """A Recorder whose recordings know tensors, but no Python: numbers, branches and attributes are those of then.
+    """A Recorder whose recordings know tensors, but no Python: numbers, branches and attributes stay as recorded.
 
     recorded: how many there are. warmed: how many runs were warm-ups. memories: how often others were asked for.
     """
