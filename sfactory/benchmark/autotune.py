@@ -9,6 +9,7 @@ from typing import Any
 from sfactory.benchmark.coordinate_search import MOST_TRIALS, Found, Search, Settings, Tried
 from sfactory.benchmark.trial import Timing, Trial
 from sfactory.clock import Deadline
+from sfactory.config.env_families import flag_that_stays_one
 from sfactory.config.flags import config_of, values_of
 from sfactory.config.schema import Config, EvaluationConfig
 from sfactory.config.validation import check
@@ -39,14 +40,17 @@ class Tuned:
 
 
 def free_flags(config: Config, given: Collection[str], device: str) -> frozenset[str]:
-    """Flags that may vary: those that affect speed and were not ``given``. Names are fields of Settings."""
+    """Flags that may vary: those that affect speed, were not ``given``, and do not have to be 1 for the env's family.
+
+    Names are fields of Settings.
+    """
     free = {"inference", "num_workers", "num_envs_per_worker", "worker_num_splits"}
     if config.benchmark.stage != "sample":
         if device == "cpu":
             free.add("learner_num_threads")
         if config.tuning.autotune_batch:
             free.add("batch_size")
-    return frozenset(free.difference(given))
+    return frozenset(free.difference(given, [flag_that_stays_one(config.run.env)]))
 
 
 class Autotune:

@@ -129,3 +129,8 @@ def search_families(env_name: str) -> FamilySearch:
 def find_family(env_name: str) -> EnvFamily | None:
     """The family that makes ``env_name``, or None."""
     return search_families(env_name).family
+
+
+def flag_that_stays_one(env_name: str) -> str:
+    """The ``one_per_process`` of the family that makes ``env_name``; "" without one."""
+    return str(getattr(find_family(env_name), "one_per_process", ""))

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sfactory.config.env_families import find_family
+from sfactory.config.env_families import find_family, flag_that_stays_one
 from sfactory.config.rule import Rule, excludes, is_default, multiple_of, needs, refuse, refused_where_collection_waits
 from sfactory.config.schema import AUTO, Config
 
@@ -41,7 +41,7 @@ def _one_per_process(flag: str) -> Rule:
 
     def find(config: Config) -> str | None:
         family = find_family(config.run.env)
-        limited: str = getattr(family, "one_per_process", "")
+        limited = flag_that_stays_one(config.run.env)
         limits = flag == limited or (flag == "num_workers" and bool(limited) and config.run.serial_mode)
         if family is None or not limits or getattr(config.sampling, flag) == 1:
             return None

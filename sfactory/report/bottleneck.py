@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sfactory.clock import now
+from sfactory.config.env_families import flag_that_stays_one
 from sfactory.config.schema import Config
 from sfactory.layout import ACTORS, LEARNERS, POLICY_WORKERS
 from sfactory.model.precision import cpu_has_bf16
@@ -127,6 +128,7 @@ class Advisor:
         self._sampling, self._learner, self._model = config.sampling, config.learner, config.model
         self._stage, self._layout, self._spec = config.benchmark.stage, plan.layout, plan.spec
         self._on_gpu = plan.device != "cpu"
+        self._stays_one = flag_that_stays_one(config.run.env)
         auxiliary = config.algo.use_cpc or config.algo.rnd
         self._records_updates = config.optim.optimizer in ("adam", "adamw") and not auxiliary
         self._acts_in_actors = plan.layout.inference == "local" and config.benchmark.stage != "env"
@@ -215,7 +217,7 @@ class Advisor:
         if layout.slots_until_trained:
             flag = "--async_rl=True" if not sampling.async_rl else "--num_batches_to_accumulate=2"
             yield f"{flag} continues sampling while the learner trains"
-        if layout.inference == "central" and layout.splits == 1:
+        if layout.inference == "central" and layout.splits == 1 and not self._stays_one:
             even = "" if sampling.num_envs_per_worker % 2 == 0 else " with an even --num_envs_per_worker"
             yield f"--worker_num_splits=2{even} steps one group while the other waits for actions"
         if sampling.max_sample_requests_in_flight_per_worker:
@@ -235,7 +237,7 @@ class Advisor:
         yield f"--inference=local{alone} sends no messages"
 
     def _wider(self) -> Iterator[str]:
-        if self._layout.rows < _WIDE and self._stage != "env":
+        if self._layout.rows < _WIDE and self._stage != "env" and self._stays_one != "num_envs_per_worker":
             yield f"a --num_envs_per_worker above {self._sampling.num_envs_per_worker} chooses more actions at once"
 
     def _reduced_precision(self, on_gpu: bool) -> Iterator[str]:

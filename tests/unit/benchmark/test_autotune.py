@@ -212,6 +212,8 @@ def test_other_numbers_of_workers_share_the_envs_unless_their_number_was_given(
         (("batch_size", "env", "gamma"), {"autotune_batch": True}, "cpu", NOT_BATCH),
         ((), SAMPLING | {"autotune_batch": True}, "cpu", NOT_BATCH - {"learner_num_threads"}),
         (("inference", "num_workers"), {}, "cpu", NOT_BATCH - {"inference", "num_workers"}),
+        # A process can hold only one game of this family.
+        ((), {"env": "retro:Airstriker-Genesis-v0"}, "cpu", NOT_BATCH - {"num_envs_per_worker"}),
     ],
 )
 def test_flags_that_affect_speed_and_were_not_given_are_free(

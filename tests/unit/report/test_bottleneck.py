@@ -167,6 +167,8 @@ DEFAULTS: dict[str, Any] = {
     "batch_size": 4096,
     "num_epochs": 1,
 }
+# A process can hold only one game of this family.
+ONE_GAME = {"env": "retro:Airstriker-Genesis-v0", "num_envs_per_worker": 1, "worker_num_splits": 1}
 BATCH, EPOCHS, WIDER = "--batch_size", "--num_epochs", "--num_envs_per_worker"
 LOCAL, CENTRAL, SPLITS = "--inference=local", "--inference=central", "--worker_num_splits"
 THREADS, WORKERS, POLICIES = "--learner_num_threads", "--num_workers", "--policy_workers_per_policy"
@@ -232,7 +234,9 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], set[str]]] = [
     ("cores", {"inference": "local", "num_workers": 6, "num_epochs": 2}, {}, {WORKERS, EPOCHS}),
     ("cores", {"inference": "local", "num_envs_per_worker": 16}, {"spec": IMAGES}, {WIDER, BF16}),
     ("cores", {"inference": "local", "num_epochs": 2}, {"device": "cuda:0"}, {CENTRAL}),
+    ("cores", {**ONE_GAME, "inference": "local"}, {}, set()),
     # All processes wait for each other.
+    ("nobody", ONE_GAME, {}, set()),
     ("nobody", {"num_envs_per_worker": 8, "worker_num_splits": 1}, {}, {SPLITS, WIDER}),
     ("nobody", {"num_envs_per_worker": 8, "inference": "local"}, {}, {WIDER, "--min_traj_buffers_per_worker"}),
     ("nobody", {"async_rl": False, "batch_size": 65536}, {}, {"--async_rl"}),
