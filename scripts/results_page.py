@@ -165,7 +165,42 @@ def section(folder: Path) -> str:
         text += [f"- {where}: {', '.join(names)}." for where, names in measured.items()]
         for over, label in CHARTS.items():
             text += ["", f"![Curves of all measured rows over {label}](results/rows/{over}.svg)"]
+    text += beside_sb3(folder, folder.with_name("sb3"))
     return "\n".join(text)
+
+
+def minutes_to(points: Sequence[Point], value: float) -> float:
+    """Minutes until a curve first reaches ``value``, which each has to reach: the median of the seeds."""
+    firsts = [next(point.minutes for point in curve if point.value >= value) for curve in curves_of(points)]
+    return statistics.median(firsts)
+
+
+def beside_sb3(folder: Path, peer: Path) -> list[str]:
+    """The lines of the comparison with Stable-Baselines3, of the rows that were run with both; empty without any."""
+    lines = []
+    for name in ROWS:
+        (facts, ours), (theirs_facts, theirs) = read_row(name, folder), read_row(name, peer)
+        if not (ours and theirs):
+            continue
+        # What every seed of both has reached.
+        value = min(max(point.value for point in curve) for points in (ours, theirs) for curve in curves_of(points))
+        minutes, slower = minutes_to(ours, value), minutes_to(theirs, value)
+        seeds = f"{len(curves_of(ours))}, {len(curves_of(theirs))}"
+        cells = figure(value), f"{minutes:.3g}", f"{slower:.3g}", f"{slower / minutes:.1f}", seeds
+        lines.append([f"`{name}`", *cells, theirs_facts["stable-baselines3"], facts["commit"]])
+    if not lines:
+        return []
+    head = ("row", "return", "minutes", "of SB3", "times as fast", "seeds", "SB3", "commit")
+    return [
+        "",
+        "### Minutes beside Stable-Baselines3",
+        "",
+        "Stable-Baselines3's PPO with the settings of RL Zoo, on the same machine, alone (`scripts/sb3_rows.py`,",
+        "settings in [results/sb3](results/sb3)). The return is the highest mean of 100 training episodes that every",
+        "seed of both has reached; the minutes are those of training until then, the median of the seeds.",
+        "",
+        table(head, lines),
+    ]
 
 
 def _where(facts: Mapping[str, Any]) -> str:

@@ -174,6 +174,11 @@ def test_only_the_table_of_a_page_is_written_and_always_the_same(tmp_path: Path)
     assert len(charts) == 2
     assert all("cartpole" in chart and "nethack" in chart for chart in charts)
 
+    slower = [Point(1, at * 1000, at / 5, at * 5.0) for at in range(11)]  # up to 50, at half the speed
+    write_row("cartpole", {"stable-baselines3": "2.9"}, slower, tmp_path / "sb3")
+    write_page(page, folder)
+    assert "| `cartpole` | 50 | 1 | 2 | 2.0 | 2, 1 | 2.9 | abc |" in page.read_text()
+
     page.write_text(BEGIN)
     with pytest.raises(SystemExit, match="needs the lines"):
         write_page(page, folder)
