@@ -1,15 +1,22 @@
 """Gymnasium's toy text tasks: small tables of states.
 
-Flags are those by kind of task, "table", which learned FrozenLake and Taxi in docs/task_defaults.md, with a rate that
-falls to 0.
+The entropy bonus is that by kind of task, "table", which learned FrozenLake and Taxi in docs/task_defaults.md. A small
+network with few, large minibatches and a high rate that falls to 0 takes less time for as much.
 """
 
 from __future__ import annotations
 
-from .registered import PPO, RegisteredFamily
+from .registered import LARGE_MINIBATCHES, PPO, RegisteredFamily
 
 # What is learned in one state says nothing of the others, so each has to be explored.
-_COMMON = {**PPO, "exploration_loss_coeff": 0.05, "lr_schedule": "linear_decay"}
+_COMMON = {
+    **PPO,
+    **LARGE_MINIBATCHES,
+    "num_epochs": 4,
+    "learning_rate": 2e-3,
+    "lr_schedule": "linear_decay",
+    "exploration_loss_coeff": 0.05,
+}
 
 FAMILY = RegisteredFamily(
     "toy_text",
