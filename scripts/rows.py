@@ -81,7 +81,15 @@ _ALL = (
     Row("pendulum", "Pendulum-v1", 300_000, -200.0, "after 100k: -172.2 ± 104.2 (RL Zoo)"),
     Row("hidden_cartpole", "cartpole_without_velocities", 200_000, 490.0, "after 100k, LSTM: 500 ± 0 (RL Zoo)"),
     Row("frozenlake", "FrozenLake-v1", 200_000, 1.0, flags=(NOT_SLIPPERY,), about="FrozenLake-v1, not slippery"),
-    Row("taxi", "Taxi-v4", 1_000_000, 7.9),
+    Row(
+        "taxi",
+        "Taxi-v4",
+        1_000_000,
+        7.9,
+        tried="the best policy has 7.93 over all starts, and 100 episodes deviate from their mean by 0.26; seed 1 has "
+        "7.73 over 3,000. With eight passes it had 7.21 (one start was never solved), and 7.63 with an entropy bonus "
+        "of 0.02, too; 512 x 512 units and six passes of 256 steps had 7.6 at a rate that did not fall",
+    ),
     Row("empty", "MiniGrid-Empty-5x5-v0", 50_000, 0.95, "Empty-Random-5x5, after 100k: 0.968 ± 0.013 (RL Zoo)"),
     Row("doorkey", "MiniGrid-DoorKey-5x5-v0", 100_000, 0.96, "0.964 ± 0.006 (RL Zoo)"),
     Row("keycorridor", "MiniGrid-KeyCorridorS3R1-v0", 500_000, 0.94, "0.949 ± 0.011 (RL Zoo)"),
