@@ -165,8 +165,16 @@ _ALL = (
     Row("connect_four", "pettingzoo:classic.connect_four_v3", 1_000_000, 400.0, metric=RATING, flags=POOL),
     Row("pistonball", "pettingzoo:butterfly.pistonball_v6", 500_000, ABOVE_RANDOM, metric=RETURN),
     # The best return of these is 1, and that of the masked one 10.
-    Row("tuple", f"{SYNTHETIC}.echo:Echo", 100_000, 0.95, flags=(TUPLE,), about="Tuples (synthetic)"),
-    Row("dict", f"{SYNTHETIC}.echo:Echo", 100_000, 0.95, about="Dicts (synthetic)"),
+    Row(
+        "tuple",
+        f"{SYNTHETIC}.echo:Echo",
+        200_000,
+        0.95,
+        flags=(TUPLE,),
+        about="Tuples (synthetic)",
+        tried="after 100k steps seed 1 had 0.934",
+    ),
+    Row("dict", f"{SYNTHETIC}.echo:Echo", 200_000, 0.95, about="Dicts (synthetic)"),
     Row("masked", f"{SYNTHETIC}.masked_arms:MaskedArms", 1_000_000, 9.5, about="action masks (synthetic)"),
     Row(
         "integer_box",
