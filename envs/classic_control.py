@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from .registered import PPO, RegisteredFamily
+from .registered import LARGE_MINIBATCHES, PPO, RegisteredFamily
 
 if TYPE_CHECKING:
     import gymnasium
@@ -15,15 +15,13 @@ if TYPE_CHECKING:
 # Small networks and cheap steps: many envs per process, large batches, a few seconds to minutes of training.
 _COMMON: Mapping[str, object] = MappingProxyType(
     {
+        **LARGE_MINIBATCHES,
         "num_workers": 2,
         "num_envs_per_worker": 32,
         "worker_num_splits": 2,
         "rollout": 32,
-        "batch_size": 1024,
-        "num_batches_per_epoch": 2,
         "num_epochs": 2,
         "ppo_clip_ratio": 0.2,
-        "encoder_mlp_layers": (64, 64),
         "nonlinearity": "tanh",
         "normalize_input": False,
         "normalize_returns": False,

@@ -33,12 +33,8 @@ from sfactory.config.flags import all_flags
 from sfactory.config.resolve import read_command_line
 
 BENCH = ROOT / "docs/performance/bench.json"
-OF_OTHERS = {
-    "rlax_vtrace",
-    "sb3_rows",
-    "score_sample_factory",
-    "score_sb3",
-}  # these need packages that are not installed here
+# These need packages that are not installed here.
+OF_OTHERS = {"rlax_vtrace", "sb3_rows", "score_sample_factory", "score_sb3"}
 SCRIPTS = sorted(path.stem for path in (ROOT / "scripts").glob("*.py") if path.stem not in OF_OTHERS)
 
 
