@@ -6,7 +6,8 @@
 Each row has a CSV in docs/results/rows with the thinned curve of each seed, and a JSON beside it with what it reached,
 on which machine, from which commit. They are written after each seed that has ended well. Seeds that are there already,
 from the same code on the same machine, are not run again; those from another are dropped. ``--page`` writes the table
-and its charts from these files (pip install -e '.[docs]'). Runs are kept in --train_dir.
+and its charts from these files (pip install -e '.[docs]'). Runs are kept in --train_dir. ``--beside`` is for several
+rows at a time: the page marks their minutes, which are longer than those of a run that is alone on the machine.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ _PACKAGES = ("ale-py", "box2d", "envpool", "minatar", "minigrid", "mpe2", "mujoc
 
 
 class Runs(NamedTuple):
-    """The runs of a row. train_dir: where they are kept, from the repository's root."""
+    """The runs of a row. train_dir: where they are kept, from the repository's root. alone: on the machine."""
 
     row: Row
     train_dir: Path
+    alone: bool = True
 
     def train(self, seed: int | str) -> list[str]:
         """The command that trains a seed. How often metrics are written does not change what is learned."""
@@ -105,7 +107,8 @@ def commit() -> str:
 def facts_of(runs: Runs) -> dict[str, Any]:
     """What the results of a row depend on, and the date."""
     packages = {name: metadata.version(name) for name in _PACKAGES if any(metadata.distributions(name=name))}
-    return {**machine(), "packages": packages, "commit": commit(), "command": shown(runs.train("SEED"))}
+    command = shown(runs.train("SEED"))
+    return {**machine(), "packages": packages, "alone": runs.alone, "commit": commit(), "command": command}
 
 
 def reproduce(runs: Runs, seeds: Sequence[int], results: Path = RESULTS) -> None:
@@ -132,12 +135,13 @@ def main() -> None:
     parser.add_argument("row", nargs="*", help=f"one of {', '.join(ROWS)}")
     parser.add_argument("--seeds", type=int, default=3, help="how many, from 1 on")
     parser.add_argument("--train_dir", type=Path, default=Path("train_dir/rows"))
+    parser.add_argument("--beside", action="store_true", help="other work runs on the machine: marks the minutes")
     parser.add_argument("--page", action="store_true")
     given = parser.parse_args()
     if unknown := [name for name in given.row if name not in ROWS]:
         parser.error(f"no row is called {', '.join(unknown)}; there are {', '.join(ROWS)}")
     for name in given.row:
-        reproduce(Runs(ROWS[name], given.train_dir), range(1, given.seeds + 1))
+        reproduce(Runs(ROWS[name], given.train_dir, not given.beside), range(1, given.seeds + 1))
     if given.page:
         write_page(PAGE, RESULTS)
     elif not given.row:

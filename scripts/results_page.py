@@ -102,7 +102,9 @@ def line_of(row: Row, facts: Mapping[str, Any], points: Sequence[Point]) -> list
         mean = f"{figure(float(iqm(np.array(values))))} [{figure(low)}, {figure(high)}]"
         count = "" if isinstance(row.bar, str) else f": {sum(map(row.reached, values))} of {len(values)}"
         minutes = statistics.median(group[-1].minutes for group in curves_of(points))
-        measured = [", ".join(map(figure, values)) + count, mean, f"{minutes:.3g}"]
+        # Files from before the mark was written are of runs that were alone.
+        beside = "" if facts.get("alone", True) else ", beside another"
+        measured = [", ".join(map(figure, values)) + count, mean, f"{minutes:.3g}{beside}"]
     bar = row.bar if isinstance(row.bar, str) else f"{'at most ' if row.at_most else ''}{figure(row.bar)}"
     asked = [f"`{row.name}`", row.about or row.env, f"{row.steps:,}", f"{bar}, {IN_WORDS[row.metric]}"]
     return [*asked, *measured, row.peer, f"`{shlex.join([f'--env={row.env}', *row.flags])}`"]
@@ -152,8 +154,9 @@ def section(folder: Path) -> str:
         "return is the mean of the last 100 episodes; a greedy return that of 100 episodes after training, in which",
         "the policy takes its most probable actions. After the seeds it says how many of them reach the bar. The",
         "interquartile mean has a 95% bootstrap interval ([Agarwal et al. 2021](https://arxiv.org/abs/2108.13264)).",
-        "Minutes are of training, without the start, and the median of the seeds. Published figures are of the same",
-        "env after as many steps, unless they say otherwise. Curves are of training, and dotted lines the bars.",
+        "Minutes are of training, without the start, and the median of the seeds; those beside another run on the same",
+        "cores are longer than those of a run alone. Published figures are of the same env after as many steps, unless",
+        "they say otherwise. Curves are of training, and dotted lines the bars.",
         "",
         table(HEAD, [line_of(ROWS[name], *files) for name, files in known.items()]),
         "",
