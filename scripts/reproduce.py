@@ -1,6 +1,7 @@
 """Trains rows of the table of docs/results.md, each seed as the row's command does, and writes their small files.
 
     python scripts/reproduce.py cartpole acrobot --seeds 3
+    python scripts/reproduce.py parity_hopper parity_hopper_async --seeds 5
     python scripts/reproduce.py --page
 
 Each row has a CSV in docs/results/rows with the thinned curve of each seed, and a JSON beside it with what it reached,
@@ -26,8 +27,9 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from scripts.command import ROOT, TRAIN, json_line, run, shown
 from scripts.draw_curves import kept, rows_of
 from scripts.record import machine
-from scripts.results_page import PAGE, RESULTS, Point, read_row, write_page, write_row
-from scripts.rows import GREEDY, RATING, RETURN, ROWS, Row
+from scripts.results_files import Point, read_row, write_row
+from scripts.results_page import PAGE, RESULTS, write_page
+from scripts.rows import GREEDY, PARITY, RATING, RETURN, ROWS, Row
 
 EPISODES = 100
 _LIMIT_S = 24 * 3600.0
@@ -132,16 +134,17 @@ def reproduce(runs: Runs, seeds: Sequence[int], results: Path = RESULTS) -> None
 def main() -> None:
     """Read the command line and do what it says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("row", nargs="*", help=f"one of {', '.join(ROWS)}")
+    parser.add_argument("row", nargs="*", help=f"one of {', '.join([*ROWS, *PARITY])}")
     parser.add_argument("--seeds", type=int, default=3, help="how many, from 1 on")
     parser.add_argument("--train_dir", type=Path, default=Path("train_dir/rows"))
     parser.add_argument("--beside", action="store_true", help="other work runs on the machine: marks the minutes")
     parser.add_argument("--page", action="store_true")
     given = parser.parse_args()
-    if unknown := [name for name in given.row if name not in ROWS]:
-        parser.error(f"no row is called {', '.join(unknown)}; there are {', '.join(ROWS)}")
+    rows = {**ROWS, **PARITY}
+    if unknown := [name for name in given.row if name not in rows]:
+        parser.error(f"no row is called {', '.join(unknown)}; there are {', '.join(rows)}")
     for name in given.row:
-        reproduce(Runs(ROWS[name], given.train_dir, not given.beside), range(1, given.seeds + 1))
+        reproduce(Runs(rows[name], given.train_dir, not given.beside), range(1, given.seeds + 1))
     if given.page:
         write_page(PAGE, RESULTS)
     elif not given.row:

@@ -1,25 +1,23 @@
-"""The files of measured rows, and what docs/results.md makes of them: the table, its intervals and its charts.
+"""What docs/results.md makes of the files of measured rows: the table and its charts.
 
 It has no command of its own: see scripts/reproduce.py. Drawing needs matplotlib: pip install -e '.[docs]'
 """
 
 from __future__ import annotations
 
-import csv
-import json
 import shlex
 import statistics
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from scripts.command import ROOT
 from scripts.drawing import hardware, pyplot, save
-from scripts.record import table, write_json
+from scripts.parity_page import draw_parity, parity_section
+from scripts.record import table
+from scripts.results_files import Point, curves_of, figure, iqm, iqm_interval, read_row
 from scripts.rows import IN_WORDS, RATING, ROWS, SOURCES, Row
 
 PAGE, RESULTS = ROOT / "docs/results.md", ROOT / "docs/results/rows"
@@ -36,61 +34,7 @@ HEAD = (
     "published",
     "flags of the command",
 )
-_RESAMPLES = 10_000
 _COLUMNS = 4
-
-
-class Point(NamedTuple):
-    """A point of the curve of a seed, and a line of a row's CSV. minutes: of training, without the start."""
-
-    seed: int
-    env_steps: int
-    minutes: float
-    value: float
-
-
-def read_row(name: str, folder: Path) -> tuple[dict[str, Any], list[Point]]:
-    """The facts and the points of a row; both are empty where it was not run."""
-    facts, curves = folder / f"{name}.json", folder / f"{name}.csv"
-    if not (facts.exists() and curves.exists()):
-        return {}, []
-    _, *lines = csv.reader(curves.read_text().splitlines())
-    points = [Point(int(line[0]), int(line[1]), float(line[2]), float(line[3])) for line in lines]
-    return json.loads(facts.read_text()), points
-
-
-def write_row(name: str, facts: Mapping[str, Any], points: Sequence[Point], folder: Path) -> None:
-    """Write the facts and the points of a row."""
-    write_json(folder / f"{name}.json", facts)
-    with (folder / f"{name}.csv").open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([("seed", "env_steps", "minutes", "return"), *points])
-
-
-def iqm(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The interquartile mean of the last axis: without the lowest and the highest quarter of its values, rounded down.
-
-    Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice" (rliable).
-    """
-    cut = scores.shape[-1] // 4
-    means: npt.NDArray[np.float64] = np.sort(scores)[..., cut : scores.shape[-1] - cut].mean(-1)
-    return means
-
-
-def iqm_interval(scores: npt.NDArray[np.float64], resamples: int = _RESAMPLES) -> tuple[float, float]:
-    """The 95% interval of the interquartile mean of scores [tasks, runs], as in the same paper.
-
-    It spans the percentiles of a stratified bootstrap: the runs of each task are drawn again from its own.
-    """
-    tasks, runs = scores.shape
-    drawn = np.random.default_rng(0).integers(runs, size=(resamples, tasks, runs))
-    again = np.take_along_axis(scores[None], drawn, axis=2).reshape(resamples, -1)
-    low, high = np.percentile(iqm(again), [2.5, 97.5])
-    return float(low), float(high)
-
-
-def figure(value: float) -> str:
-    """A return, as the table shows it."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def line_of(row: Row, facts: Mapping[str, Any], points: Sequence[Point]) -> list[str]:
@@ -108,11 +52,6 @@ def line_of(row: Row, facts: Mapping[str, Any], points: Sequence[Point]) -> list
     bar = row.bar if isinstance(row.bar, str) else f"{'at most ' if row.at_most else ''}{figure(row.bar)}"
     asked = [f"`{row.name}`", row.about or row.env, f"{row.steps:,}", f"{bar}, {IN_WORDS[row.metric]}"]
     return [*asked, *measured, row.peer, f"`{shlex.join([f'--env={row.env}', *row.flags])}`"]
-
-
-def curves_of(points: Sequence[Point]) -> list[list[Point]]:
-    """The curve of each seed."""
-    return [list(group) for _, group in groupby(points, lambda point: point.seed)]
 
 
 def draw_rows(measured: Mapping[str, Sequence[Point]], over: str, target: Path) -> None:
@@ -168,7 +107,8 @@ def section(folder: Path) -> str:
         text += [f"- {where}: {', '.join(names)}." for where, names in measured.items()]
         for over, label in CHARTS.items():
             text += ["", f"![Curves of all measured rows over {label}](results/rows/{over}.svg)"]
-    text += beside_sb3(folder, folder.with_name("sb3"))
+    peer = folder.with_name("sb3")
+    text += [*beside_sb3(folder, peer), *parity_section(folder, peer)]
     return "\n".join(text)
 
 
@@ -220,4 +160,5 @@ def write_page(page: Path, folder: Path) -> None:
     curves = {name: points for name in ROWS if (points := read_row(name, folder)[1])}
     for over in CHARTS if curves else ():
         draw_rows(curves, over, folder / f"{over}.svg")
+    draw_parity(folder, folder.with_name("sb3"))
     page.write_text(f"{before}{BEGIN}\n\n{section(folder)}\n\n{END}{after}", encoding="utf-8")

@@ -4,8 +4,11 @@ It runs in SB3's own environment, with the envs' packages:
 
     pip install stable-baselines3 "gymnasium[box2d,mujoco]" minigrid
     python scripts/sb3_rows.py lunarlander hopper --seeds 1
+    python scripts/sb3_rows.py parity_halfcheetah parity_hopper parity_lunarlander --seeds 5
 
-Each row has a CSV in docs/results/sb3, as those of scripts/reproduce.py, and a JSON with the settings and the machine.
+The second line has SB3's own defaults in place of RL Zoo's settings, for the comparison with the same settings here
+(docs/examples/sb3_ppo.yaml). Each row has a CSV in docs/results/sb3, as those of scripts/reproduce.py, and a JSON with
+the settings and the machine.
 """
 
 from __future__ import annotations
@@ -35,7 +38,10 @@ _NETWORK = {"log_std_init": -2, "ortho_init": False, "activation_fn": torch.nn.R
 
 
 class Task(NamedTuple):
-    """A row as RL Zoo trains it (hyperparams/ppo.yml). flat: observations through MiniGrid's FlatObsWrapper."""
+    """A row as RL Zoo trains it (hyperparams/ppo.yml), unless its settings are _DEFAULTS.
+
+    flat: observations through MiniGrid's FlatObsWrapper.
+    """
 
     env: str
     steps: int
@@ -50,7 +56,12 @@ def _falling(start: float) -> Any:
     return lambda left: left * start
 
 
+_DEFAULTS = {"n_steps": 256, "batch_size": 256}  # all else is PPO's own: ten passes, a rate of 3e-4
 TASKS = {
+    **{
+        f"parity_{name}": Task(env, 1_000_000, 8, _DEFAULTS, normalize=True)
+        for name, env in (("halfcheetah", "HalfCheetah-v5"), ("hopper", "Hopper-v5"), ("lunarlander", "LunarLander-v3"))
+    },
     "cartpole": Task(
         "CartPole-v1",
         100_000,

@@ -16,20 +16,8 @@ from scripts import reproduce
 from scripts.command import Output
 from scripts.draw_curves import POINTS
 from scripts.reproduce import Runs
-from scripts.results_page import (
-    BEGIN,
-    END,
-    PAGE,
-    RESULTS,
-    Point,
-    iqm,
-    iqm_interval,
-    line_of,
-    read_row,
-    section,
-    write_page,
-    write_row,
-)
+from scripts.results_files import Point, iqm, iqm_interval, read_row, write_row
+from scripts.results_page import BEGIN, END, PAGE, RESULTS, line_of, section, write_page
 from scripts.rows import GREEDY, IN_WORDS, ROWS, SOURCES, Success
 from sfactory.config.argv import scan
 from sfactory.config.flags import all_flags
@@ -178,6 +166,13 @@ def test_only_the_table_of_a_page_is_written_and_always_the_same(tmp_path: Path)
     write_row("cartpole", {"stable-baselines3": "2.9"}, slower, tmp_path / "sb3")
     write_page(page, folder)
     assert "| `cartpole` | 50 | 1 | 2 | 2.0 | 2, 1 | 2.9 | abc |" in page.read_text()
+
+    write_row("parity_hopper_async", {**FACTS, "reached": {"1": 95.0, "2": 95.0}}, points, folder)
+    write_row("parity_hopper", {"stable-baselines3": "2.9"}, slower, tmp_path / "sb3")
+    write_page(page, folder)
+    assert "| Hopper-v5 | SB3 | 50 | 50 [50, 50] | 2 |" in page.read_text()
+    assert "| Hopper-v5 | asynchronous | 95, 95 | 95 [95, 95] | 1.9 |" in page.read_text()
+    assert "Hopper-v5" in (folder / "parity.svg").read_text()
 
     page.write_text(BEGIN)
     with pytest.raises(SystemExit, match="needs the lines"):
