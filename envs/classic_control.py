@@ -56,6 +56,7 @@ _CONTINUOUS_CAR = {"train_for_env_steps": 3_000_000, "gamma": 0.999, "reward_sca
 # Each step pays for itself alone, so a short horizon and many passes over few steps.
 _PENDULUM = {
     **PPO,
+    "encoder_mlp_layers": (64, 64),
     "reward_scale": 0.1,
     "adaptive_stddev": False,
     "num_epochs": 10,

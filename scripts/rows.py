@@ -126,6 +126,7 @@ _ALL = (
     Row("inverted_pendulum", "InvertedPendulum-v5", 1_000_000, 960.0, "v4: 963.1 ± 22.2 (CleanRL)", RETURN),
     Row("hopper", "Hopper-v5", 1_000_000, 2400.0, "v3: 2,410 ± 10 (RL Zoo); v4: 2,383 ± 272 (CleanRL)"),
     Row("halfcheetah", "HalfCheetah-v5", 1_000_000, 3000.0, "v3: 5,819 ± 664 (RL Zoo); v4: 1,443 ± 46 (CleanRL)"),
+    Row("halfcheetah_envpool", "envpool:HalfCheetah-v4", 1_000_000, 3000.0),
     Row("halfcheetah_5m", "HalfCheetah-v5", 5_000_000, 5800.0, "v3, after 1M: 5,819 ± 664 (RL Zoo)"),
     Row("walker2d", "Walker2d-v5", 2_000_000, 3500.0, "after 1M, v3: 3,479 ± 822 (RL Zoo); v4: 2,288 ± 572 (CleanRL)"),
     Row("ant", "Ant-v5", 5_000_000, 2900.0, "v3, after 1M: 1,327 ± 452 (RL Zoo)"),
@@ -138,6 +139,14 @@ _ALL = (
         "after 10M steps: 414.7 ± 28.1 (CleanRL)",
         RETURN,
         about="Breakout (Atari), whole games, 10M frames",
+    ),
+    Row(
+        "breakout_envpool",
+        "envpool:Breakout-v5",
+        2_500_000,
+        30.0,
+        metric=RETURN,
+        about="the same of EnvPool",
     ),
     Row(
         "pong",
