@@ -137,6 +137,8 @@ class ChannelFull(SFactoryError):
 
 
 _AFTER_A_TRACEBACK = WorkerDied, LearnerDied, ObserverFailed
+# No traceback says more than they do.
+_SAY_ALL = CannotSaveError, CheckpointError, DivergedError, ResourceError, Starved, EnvFaults
 
 
 MOST_SHOWN = 4000  # characters of a foreign text
@@ -187,7 +189,7 @@ def traceback_of(error: BaseException) -> str:
 
 def failure_text(error: BaseException) -> str:
     """The traceback of ``error``, or its text alone if that says all that a user needs; the last line is the error."""
-    if not isinstance(error, CannotSaveError | CheckpointError | DivergedError | Starved | EnvFaults):
+    if not isinstance(error, _SAY_ALL):
         return traceback_of(error)
     if isinstance(error, EnvFaults) and error.__cause__ is not None:  # that the env raised
         return traceback_of(error)

@@ -7,10 +7,10 @@ from torch import Tensor
 
 from sfactory.clock import BLOCK_S
 from sfactory.config.schema import ModelConfig
-from sfactory.inference.cuda_graphs import FixedShapes, captured_on
+from sfactory.inference.cuda_graphs import FixedShapes, captured_on, padded_sizes
 from sfactory.model.actor_critic import Acted, ActorCritic
 from sfactory.model.flat_state import FlatState
-from sfactory.model.precision import ActingTwin, allow_tf32, attributes_at_hand, compute_dtype
+from sfactory.model.precision import ActingTwin, allow_tf32, attributes_at_hand, compute_dtype, torch_dtype
 from sfactory.model.torch_state import OwnTorchState
 from sfactory.shared.control import Control
 from sfactory.shared.trajectories import Slot
@@ -25,7 +25,8 @@ class ActingPolicy:
     """
 
     def __init__(self, spec: EnvSpec, config: ModelConfig, weights: SharedWeights, device: torch.device) -> None:
-        self.device, self.paths = device, tuple(path for path, _ in spec.obs)
+        self.device, self._obs = device, spec.obs
+        self.paths = tuple(path for path, _ in spec.obs)
         dtype = compute_dtype(config.amp, device)
         allow_tf32(config.amp, device)
         self._own = OwnTorchState()
@@ -38,8 +39,8 @@ class ActingPolicy:
             self._model = self._twin.model
         attributes_at_hand(self._model)
         self._inference = torch.inference_mode()  # created once: creating it takes longer than entering it
-        graphs = config.cuda_graphs and device.type == "cuda"
-        self._act = FixedShapes(self._model.act, captured_on(device)).act if graphs else self._model.act
+        self._graphs = config.cuda_graphs and device.type == "cuda"
+        self._act = FixedShapes(self._model.act, captured_on(device)).act if self._graphs else self._model.act
         self._weights = weights
         on_cpu = device.type == "cpu"
         if on_cpu:  # an env may live in this process
@@ -47,6 +48,9 @@ class ActingPolicy:
         # On the CPU, published bytes are copied straight into the model; on a GPU, through pinned memory.
         self._host = self._flat.block if on_cpu else torch.empty_like(self._flat.block, device="cpu").pin_memory()
         self._host_view = self._host.numpy()
+        self._adopted: torch.cuda.Event | None = None  # the end of the copy from there
+        if device.type == "cuda":
+            self._adopted = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         self._publication = 0
         self.version = -1
 
@@ -62,14 +66,26 @@ class ActingPolicy:
         """Load newer weights if there are any; never call this during a forward pass."""
         if self._weights.publications == self._publication:
             return
+        if self._adopted is not None:
+            self._adopted.synchronize()  # the last copy has long ended: a pass, with its results, came after it
         self._publication, self.version = self._weights.read_into(self._host_view)
         if self._host is not self._flat.block:
             self._flat.adopt(self._host)
-            # The next refresh overwrites the pinned block, so the copy must finish first.
-            torch.cuda.current_stream(self.device).synchronize()
+        if self._adopted is not None:
+            self._adopted.record(torch.cuda.current_stream(self.device))
         if self._twin is not None:
             with self._own:
                 self._twin.refresh()
+
+    def prepare(self, rows: int, requests: int) -> None:
+        """With CUDA graphs, record the passes for 1 to ``requests`` times ``rows`` rows, which would else be recorded
+        when the first batch of their size waits for its actions."""
+        for size in padded_sizes(rows, requests) if self._graphs else ():
+            obs = {
+                path: torch.zeros((size, *leaf.shape), dtype=torch_dtype(leaf.dtype), device=self.device)
+                for path, leaf in self._obs
+            }
+            self.act(obs, self.fresh_state(size))
 
     def draw_privately(self) -> None:
         """As ActorCritic.draw_privately."""

@@ -51,6 +51,14 @@ def padded_rows(rows: int) -> int:
     return less if rows <= less else power
 
 
+def padded_sizes(rows: int, requests: int) -> list[int]:
+    """The padded sizes of batches of 1 to ``requests`` times ``rows``, the largest first.
+
+    Recorded in this order, smaller passes fit into the memory of the first.
+    """
+    return sorted({padded_rows(count * rows) for count in range(1, requests + 1)}, reverse=True)
+
+
 class FixedShapes:
     """Calls ``act`` with batches padded to a few sizes. Results are valid until the next call."""
 

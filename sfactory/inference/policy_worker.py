@@ -139,6 +139,19 @@ class PolicySetup:
         return self.worker // self.shared.layout.policy_workers
 
     @property
+    def whole_splits(self) -> int:
+        """Splits of which it chooses the actions of all rows; 0 if policies share the rows of splits."""
+        layout = self.shared.layout
+        if layout.num_policies > 1 and layout.mapping != "split":
+            return 0
+        places = ((actor, split) for actor in range(layout.num_actors) for split in range(layout.splits))
+        number = self.worker % layout.policy_workers
+        return sum(
+            actor % layout.policy_workers == number and layout.policy_of_split(actor, split) == self.policy
+            for actor, split in places
+        )
+
+    @property
     def inbox(self) -> Channel[ToPolicy]:
         """The channel that it reads."""
         return self.shared.to_policies[self.worker]
@@ -237,6 +250,7 @@ def run_policy_worker(setup: PolicySetup, row: StatusRow) -> None:
     policy, control = setup.make_policy(), setup.shared.control
     if not policy.wait_for_weights(control):
         return
+    policy.prepare(setup.shared.layout.rows, setup.whole_splits)
     row.set("state", State.RUNNING)
     worker = PolicyWorker(setup, policy, row)
     while not control.stopping:

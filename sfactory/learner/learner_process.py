@@ -27,7 +27,7 @@ from sfactory.process.threads import Threads
 from sfactory.seeds import Branch, seed_at
 from sfactory.shared.control import Stop
 from sfactory.shared.status import State, StatusRow, Stopwatch
-from sfactory.system.gpu import use_device
+from sfactory.system.gpu import require_device_memory, use_device
 
 _log = logging.getLogger(__name__)
 
@@ -205,11 +205,18 @@ class LearnerWorker:
         return Staging(setup.spec, setup.layout, pin, self._copying, self._replay is not None, setup.policy)
 
     def _device_slots(self, count: int) -> list[DeviceSlot]:
-        """Where loaders bring ``count`` datasets to; none where the device reads the memory of the host."""
-        setup, device = self.setup, torch.device(self.setup.device)
+        """Where loaders bring ``count`` datasets to; none where the device reads the memory of the host.
+
+        Raises ResourceError if the device has no room for them.
+        """
+        setup, device, replay = self.setup, torch.device(self.setup.device), self._replay is not None
         if device.type == "cpu":
             return []
-        return [DeviceSlot(setup.spec, setup.layout, device, self._replay is not None) for _ in range(count)]
+        need = count * DeviceSlot.bytes_of(setup.spec, setup.layout, replay)
+        fewer = "--num_gpu_slots, " if count > 1 else ""
+        lower = f"{fewer}--batch_size or --num_batches_per_epoch"
+        require_device_memory(need, device, f"{count} datasets (--num_gpu_slots)", lower)
+        return [DeviceSlot(setup.spec, setup.layout, device, replay) for _ in range(count)]
 
     def _slots_of_a_run(self) -> int:
         """How many datasets the device holds in a run."""

@@ -187,9 +187,17 @@ class DeviceSlot(Columns):
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-            self._loaded, self._read = (torch.cuda.Event() for _ in range(2))  # type: ignore[no-untyped-call]
+            # The host waits for the first, in a loader, and leaves its core to others meanwhile.
+            self._loaded = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+            self._read = torch.cuda.Event()  # type: ignore[no-untyped-call]
             # ``__init__`` writes on the caller's stream.
             self._read.record(torch.cuda.current_stream(device))
+
+    @staticmethod
+    def bytes_of(spec: EnvSpec, layout: Layout, replay: bool) -> int:
+        """The memory that one takes."""
+        planned = Columns(spec, layout, torch.device("meta"), pin=False, replay=replay)
+        return sum(tensor.nbytes for tensor in planned.tensors())
 
     def load(self, staging: Staging) -> None:
         """Copy a full staging area here, and wait for the end of the copy: the area may then be filled again."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
+import pytest
 import torch
 
 from sfactory.inference.acting_policy import ActingPolicy
+from sfactory.inference.cuda_graphs import Act, FixedShapes, GraphPass
 from sfactory.model.flat_state import FlatState
 from sfactory.shared.control import Control, Stop
 from sfactory.shared.weights import SharedWeights
 from tests.support.parts import TINY, VECTOR, tiny_model
+from tests.support.recording import OperationRecorder
 
 OBS = {"obs": torch.tensor([[0.1, -0.2, 0.3], [1.0, 2.0, 3.0]])}
 NO_MEMORY = torch.zeros(2, 0)
@@ -20,11 +25,11 @@ class Learner:
     def __init__(self) -> None:
         self.model = tiny_model(seed=5)
         self._flat = FlatState(self.model)
-        self._weights = SharedWeights(self._flat.block.numel())
-        self.policy = ActingPolicy(VECTOR, TINY, self._weights, torch.device("cpu"))
+        self.weights = SharedWeights(self._flat.block.numel())
+        self.policy = ActingPolicy(VECTOR, TINY, self.weights, torch.device("cpu"))
 
     def publish(self, version: int) -> None:
-        self._weights.publish(self._flat.to_host(), version)
+        self.weights.publish(self._flat.to_host(), version)
 
     def change(self) -> None:
         """All values grow by 1."""
@@ -84,3 +89,51 @@ def test_an_env_that_seeds_torch_in_every_reset_does_not_repeat_the_policy_s_cho
         choices.append(learner.policy.act(obs, no_memory).actions["action"].clone())
 
     assert not torch.equal(*choices)
+
+
+def test_passes_of_all_padded_sizes_are_recorded_at_once_the_largest_first() -> None:
+    learner = Learner()
+    learner.publish(0)
+    learner.policy.refresh()
+    recorded: list[int] = []
+
+    def make_pass(act: Act, obs: dict[str, torch.Tensor], state: torch.Tensor) -> GraphPass:
+        recorded.append(len(state))
+        return GraphPass(act, obs, state, OperationRecorder())
+
+    learner.policy.prepare(2, 3)  # without graphs there is nothing to prepare
+    learner.policy._graphs = True
+    learner.policy._act = FixedShapes(learner.policy._act, make_pass).act
+    learner.policy.prepare(2, 3)
+    assert recorded == [6, 4, 2]
+
+    learner.acted_value()
+    assert recorded == [6, 4, 2]
+
+
+def test_a_policy_on_a_gpu_waits_for_the_last_copy_of_weights_before_their_memory_is_written_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    learner, happened = Learner(), list[str]()
+
+    class Event:
+        def synchronize(self) -> None:
+            happened.append("wait")
+
+        def record(self, stream: object) -> None:
+            happened.append("record")
+
+    learner.policy._adopted = Event()  # type: ignore[assignment]
+    read = learner.weights.read_into
+
+    def read_into(view: npt.NDArray[np.uint8]) -> tuple[int, int]:
+        happened.append("read")
+        return read(view)
+
+    monkeypatch.setattr(learner.weights, "read_into", read_into)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    for version in (0, 1):
+        learner.publish(version)
+        learner.policy.refresh()
+
+    assert happened == 2 * ["wait", "read", "record"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sfactory.inference.cuda_graphs import Act, FixedShapes, GraphPass, captured_on, padded_rows
+from sfactory.inference.cuda_graphs import Act, FixedShapes, GraphPass, captured_on, padded_rows, padded_sizes
 from sfactory.model.actor_critic import Acted
 from tests.support.parts import model_of
 
@@ -34,6 +34,12 @@ def test_padded_sizes_are_few_and_at_most_half_as_large_again() -> None:
     assert [padded_rows(rows) for rows in (1, 2, 3, 4, 5, 6, 7, 64, 65, 97)] == [1, 2, 3, 4, 6, 6, 8, 64, 96, 128]
     assert all(rows <= padded_rows(rows) <= rows * 3 / 2 for rows in range(1, 1025))
     assert len({padded_rows(rows) for rows in range(1, 1025)}) == 20
+
+
+def test_sizes_of_all_batches_of_some_splits_are_known_in_advance() -> None:
+    assert padded_sizes(16, 28) == [512, 384, 256, 192, 128, 96, 64, 48, 32, 16]
+    assert set(padded_sizes(5, 7)) == {padded_rows(5 * splits) for splits in range(1, 8)}
+    assert padded_sizes(5, 0) == []
 
 
 @pytest.mark.parametrize("rows", [1, 5, 8])

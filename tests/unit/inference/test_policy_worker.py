@@ -14,12 +14,14 @@ import torch
 
 from sfactory.config.flags import config_of
 from sfactory.inference.acting_policy import ActingPolicy
-from sfactory.inference.policy_worker import PolicySetup, PolicyWorker
+from sfactory.inference.policy_worker import PolicySetup, PolicyWorker, run_policy_worker
 from sfactory.layout import Layout
 from sfactory.messages import ActReply, ActRequest
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
+from sfactory.shared.control import Stop
 from sfactory.shared.objects import SharedObjects
+from sfactory.shared.status import State
 from sfactory.shared.trajectories import NOBODY, Slot
 from sfactory.spec import EnvSpec
 from tests.support.parts import VECTOR, small_run
@@ -53,8 +55,8 @@ class Worker:
             return act(obs, state)
 
         policy.act = observed_act  # type: ignore[assignment, method-assign]
-        setup = PolicySetup(config, self.shared, 0, 1, 0, "cpu")
-        self.turn = PolicyWorker(setup, policy, self.shared.status.row("sf-policy-0-0")).turn
+        self.setup = PolicySetup(config, self.shared, 0, 1, 0, "cpu")
+        self.turn = PolicyWorker(self.setup, policy, self.shared.status.row("sf-policy-0-0")).turn
 
     def slot(self, actor: int) -> Slot:
         """The first slot of an actor."""
@@ -197,3 +199,40 @@ def test_past_versions_act_in_their_rows_with_one_pass_for_each_that_is_present(
     assert versions[0] == [0, 30, 0]
     assert (versions[1][0], versions[1][2]) == (30, 10)
     assert worker.replies(0) == worker.replies(1) == [ActReply(0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "splits"),
+    [
+        ({}, [10]),
+        ({"policy_workers_per_policy": 2}, [6, 4]),
+        ({"num_policies": 2}, [5, 5]),
+        ({"num_policies": 2, "policy_mapping": "env"}, [0, 0]),
+    ],
+    ids=str,
+)
+def test_splits_that_a_worker_serves_alone_are_known_before_the_first_request(
+    flags: dict[str, Any], splits: list[int]
+) -> None:
+    config = config_of({**FLAGS, "num_workers": 5, "num_envs_per_worker": 6, "worker_num_splits": 2, **flags})
+    layout = Layout.plan(config.sampling, config.learner, "central", population=config.population)
+    shared = SharedObjects(VECTOR, layout, 64)
+    workers = range(len(layout.policy_worker_names))
+
+    assert [PolicySetup(config, shared, worker, 1, 0, "cpu").whole_splits for worker in workers] == splits
+
+
+def test_passes_of_all_sizes_are_recorded_before_the_worker_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Worker()
+    setup, row = worker.setup, worker.shared.status.row("sf-policy-0-0")
+    prepared: list[tuple[int, int]] = []
+
+    def prepare(policy: ActingPolicy, rows: int, requests: int) -> None:
+        prepared.append((rows, requests))
+        assert row.get("state") < State.RUNNING
+        worker.shared.control.order_stop(Stop.NOW)
+
+    monkeypatch.setattr(ActingPolicy, "prepare", prepare)
+    run_policy_worker(setup, row)
+
+    assert prepared == [(3, 2)]

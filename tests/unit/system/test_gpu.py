@@ -1,4 +1,4 @@
-"""Every process and thread that works on a GPU chooses it first, and an unusable GPU is named with the cause."""
+"""Every process and thread that works on a GPU chooses it first; unusable GPUs and small memories are named."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from sfactory.config.flags import config_of
-from sfactory.errors import ConfigError
+from sfactory.errors import ConfigError, ResourceError, failure_text
 from sfactory.inference.policy_worker import PolicySetup, run_policy_worker
 from sfactory.learner import learner_process
-from sfactory.learner.learner_process import run_learner
+from sfactory.learner.learner_process import LearnerWorker, run_learner
+from sfactory.learner.staging import DeviceSlot
 from sfactory.planning.plan import choose_device, plan_run
 from sfactory.process.threads import Threads
 from sfactory.system import gpu
@@ -76,7 +77,10 @@ def test_a_gpu_that_torch_cannot_use_is_named_unless_there_is_none_or_it_is_hidd
 
     monkeypatch.setattr(torch.cuda, "init", fail)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(gpu, "_FIRST_GPU", tmp_path if there else tmp_path / "none")
+    monkeypatch.setattr(gpu, "_DEVICES", tmp_path)
+    if there:  # a container may have any GPU of the machine
+        (tmp_path / "nvidia3").touch()
+    (tmp_path / "nvidiactl").touch()
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if hidden is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
@@ -90,3 +94,32 @@ def test_a_gpu_that_torch_cannot_use_is_named_unless_there_is_none_or_it_is_hidd
     is_named = there and hidden is None
     assert (f"({TOO_OLD})" in str(refused.value)) == is_named
     assert (f"so the CPU computes: {TOO_OLD}" in caplog.text) == is_named
+
+
+def test_datasets_that_do_not_fit_the_memory_of_a_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    lone = LoneLearner()
+    device, replay = torch.device("cuda:1"), False
+    size = DeviceSlot.bytes_of(VECTOR, lone.layout, replay)
+    slot = DeviceSlot(VECTOR, lone.layout, torch.device("cpu"), replay)
+    assert size == sum(tensor.nbytes for tensor in slot.tensors())
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda on: (size, 8 * size))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda on: 3 * size)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda on: 2 * size)
+    object.__setattr__(lone.setup, "device", str(device))
+    worker = LearnerWorker(lone.setup, lone.learning, lone.row)
+    monkeypatch.setattr(learner_process, "DeviceSlot", Slots)
+
+    assert len(worker._device_slots(2)) == 2
+    with pytest.raises(
+        ResourceError, match=r"3 datasets .* on cuda:1, .*lower --num_gpu_slots, --batch_size"
+    ) as refused:
+        worker._device_slots(3)
+    assert failure_text(refused.value) == f"ResourceError: {refused.value}"
+
+
+class Slots:
+    """Stands for slots on a GPU."""
+
+    bytes_of = DeviceSlot.bytes_of
+
+    def __init__(self, *_: object) -> None: ...
