@@ -1,7 +1,8 @@
-"""Defaults of flags by kind of task, which the env's observations and actions decide.
+"""Defaults of flags by kind of task, which the env's observations and actions decide, and on a GPU.
 
 They were found by measuring over the tasks of docs/task_defaults.md. An env family knows its envs better, so they hold
-only where no family makes the env, and only for flags that were not set.
+only where no family makes the env, and only for flags that were not set. On a GPU families keep all that they set;
+what changes nothing but the time of an update is switched on for them, too.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ from typing import Any
 from sfactory.config.flags import config_of, values_of
 from sfactory.config.resolve import DEFAULT, Resolved
 from sfactory.config.run_rules import fitted
-from sfactory.config.schema import Kind
+from sfactory.config.schema import Config, Kind
+from sfactory.config.trust import NETWORKS
 from sfactory.config.validation import find_problems
 
 _SLOW_US = 5000.0
 _ENVS_OF_GPU = 32  # a forward pass on a GPU takes about as long for twice as many rows
+_ROWS_OF_GPU = 8  # of a request, at least
 _LARGEST = 8  # minibatches are at most so many times those of two actors
+_LARGEST_ON_GPU = 16  # of images, which a GPU computes the faster the more there are
+_GPU = "gpu"  # the source of values that hold there
 
 _PPO: Mapping[str, object] = {
     "num_envs_per_worker": 16,
@@ -67,12 +72,13 @@ def with_task_defaults(resolved: Resolved, kind: Kind, step_us: float | None, on
     sources, config = resolved.sources, resolved.config
     chosen = {name: value for name, value in TASK_DEFAULTS[kind].items() if sources[name] == DEFAULT}
     if "num_envs_per_worker" in chosen and on_gpu and config.sampling.inference != "local":
-        chosen["num_envs_per_worker"] = _ENVS_OF_GPU
+        chosen["num_envs_per_worker"] = max(_ENVS_OF_GPU, _ROWS_OF_GPU * config.sampling.worker_num_splits)
     if step_us is not None and step_us >= _SLOW_US:
         chosen.pop("num_envs_per_worker", None)
     before = values_of(config)
     if "batch_size" in chosen:
-        chosen["batch_size"] = _batch_size(before | chosen)
+        largest = _LARGEST_ON_GPU if on_gpu and kind == "images" else _LARGEST
+        chosen["batch_size"] = _batch_size(before | chosen, largest)
     chosen |= fitted(before | chosen, {name for name, source in sources.items() if source == DEFAULT})
     while chosen:
         problems = find_problems(config_of(before | chosen), chosen=resolved.given)
@@ -83,9 +89,34 @@ def with_task_defaults(resolved: Resolved, kind: Kind, step_us: float | None, on
     return resolved.replaced(chosen, f"task: {kind}")
 
 
-def _batch_size(values: Mapping[str, Any]) -> int:
+def updates_are_recorded(config: Config) -> bool:
+    """Whether ``--cuda_graphs`` replays updates; elsewhere learners compute them kernel by kernel, and warn of it."""
+    has_own_networks = any(getattr(config.model, part) for part in NETWORKS)
+    return config.optim.optimizer in ("adam", "adamw") and not (
+        has_own_networks or config.algo.use_cpc or config.algo.rnd
+    )
+
+
+def with_gpu_defaults(resolved: Resolved, kind: Kind) -> Resolved:
+    """The config of a run whose learner is on a GPU, with values for flags that were not set; their source is "gpu".
+
+    CUDA graphs compute what kernels one by one do. They are left out in serial mode, and where hooks may want
+    gradients, which graphs do not leave. bfloat16 rounds, so it is not for env families: their settings were measured
+    without it.
+    """
+    sources, config = resolved.sources, resolved.config
+    chosen: dict[str, object] = {}
+    plain = not config.run.serial_mode and not config.hooks.after_train_step
+    if sources["cuda_graphs"] == DEFAULT and plain and updates_are_recorded(config):
+        chosen["cuda_graphs"] = True
+    if sources["amp"] == DEFAULT and kind == "images" and wants_task_defaults(resolved):
+        chosen["amp"] = "auto"
+    return resolved.replaced(chosen, _GPU) if chosen and config.run.task_defaults else resolved
+
+
+def _batch_size(values: Mapping[str, Any], largest: int) -> int:
     """Minibatches so large that a dataset is a round of collection: with more actors it would be many policies old."""
     round_steps = values["num_workers"] * values["num_envs_per_worker"] * values["rollout"]
     datasets = round_steps / (values["batch_size"] * values["num_batches_per_epoch"])
-    times = min(2 ** math.ceil(math.log2(max(1.0, datasets))), _LARGEST)
+    times = min(2 ** math.ceil(math.log2(max(1.0, datasets))), largest)
     return int(values["batch_size"] * times)

@@ -6,13 +6,16 @@ and graph.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from sfactory.model.actor_critic import Acted
-from sfactory.system.cuda_graphs import WARM_UPS, GraphRecorder, Recorder
+from sfactory.system.cuda_graphs import WARM_UPS, GraphRecorder, Recorder, first_cause
+
+_log = logging.getLogger(__name__)
 
 Act = Callable[[dict[str, Tensor], Tensor], Acted]
 
@@ -60,23 +63,38 @@ def padded_sizes(rows: int, requests: int) -> list[int]:
 
 
 class FixedShapes:
-    """Calls ``act`` with batches padded to a few sizes. Results are valid until the next call."""
+    """Calls ``act`` with batches padded to a few sizes. Results are valid until the next call.
+
+    If a pass cannot be recorded, the cause is logged once, and all are computed kernel by kernel, without padding.
+    """
 
     def __init__(self, act: Act, make_pass: MakePass) -> None:
-        self._act, self._make_pass = act, make_pass
+        self._act = act
+        self._make_pass: MakePass | None = make_pass
         self._passes: dict[int, GraphPass] = {}
 
     def act(self, obs: dict[str, Tensor], state: Tensor) -> Acted:
         """Sample actions for obs {key: [B, ...]} and state [B, S], as ``ActorCritic.act``."""
         rows = len(state)
-        size = padded_rows(rows)
-        if size not in self._passes:
-            memory = {key: tensor.new_zeros(size, *tensor.shape[1:]) for key, tensor in obs.items()}
-            self._passes[size] = self._make_pass(self._act, memory, state.new_zeros(size, state.shape[1]))
-        chosen = self._passes[size]
+        chosen = self._pass(padded_rows(rows), obs, state)
+        if chosen is None:
+            return self._act(obs, state)
         for key, tensor in obs.items():
             chosen.obs[key][:rows].copy_(tensor, non_blocking=True)
         chosen.state[:rows].copy_(state, non_blocking=True)
         acted = chosen.run()
         actions = {key: tensor[:rows] for key, tensor in acted.actions.items()}
         return Acted(actions, acted.log_prob[:rows], acted.value[:rows], acted.state[:rows])
+
+    def _pass(self, size: int, obs: dict[str, Tensor], state: Tensor) -> GraphPass | None:
+        """The pass for batches of ``size``, which is made if there is none; None if passes cannot be recorded."""
+        if size not in self._passes and self._make_pass is not None:
+            memory = {key: tensor.new_zeros(size, *tensor.shape[1:]) for key, tensor in obs.items()}
+            try:
+                self._passes[size] = self._make_pass(self._act, memory, state.new_zeros(size, state.shape[1]))
+            except RuntimeError as error:
+                cause = first_cause(error)
+                _log.warning("--cuda_graphs: actions are chosen kernel by kernel, since recording failed: %s", cause)
+                self._make_pass = None
+                self._passes.clear()
+        return self._passes.get(size)

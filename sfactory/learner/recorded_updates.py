@@ -19,7 +19,7 @@ from torch import Tensor
 from sfactory.learner.coefficients import InForce
 from sfactory.learner.gradient_step import Rates
 from sfactory.learner.minibatches import Minibatch
-from sfactory.system.cuda_graphs import WARM_UPS, Recorder
+from sfactory.system.cuda_graphs import WARM_UPS, Recorder, first_cause
 
 _log = logging.getLogger(__name__)
 
@@ -103,9 +103,7 @@ class RecordedUpdates:
         return kind.replay().clone()
 
     def _give_up(self, error: BaseException) -> None:
-        while error.__context__ is not None:  # the end of a failed capture fails, too
-            error = error.__context__
-        cause = (str(error).splitlines() or [type(error).__name__])[0]
+        cause = first_cause(error)
         _log.warning("--cuda_graphs: updates are computed kernel by kernel, since recording one failed: %s", cause)
         self._recorder = None
         self._kinds.clear()

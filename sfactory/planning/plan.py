@@ -17,7 +17,7 @@ from sfactory.config.import_strings import Unresolved, find_callable
 from sfactory.config.resolve import Resolved, fitted_to_agents, with_critic_group
 from sfactory.config.run_rules import rounds_misfit
 from sfactory.config.schema import Config
-from sfactory.config.task_defaults import wants_task_defaults, with_task_defaults
+from sfactory.config.task_defaults import wants_task_defaults, with_gpu_defaults, with_task_defaults
 from sfactory.errors import ConfigError, named, raised_at
 from sfactory.layout import ActingCost, Layout, choose_inference, num_evaluators
 from sfactory.model.actor_critic import ActorCritic
@@ -186,10 +186,11 @@ def fitted_to_env(resolved: Resolved, probed: Probed) -> Resolved:
     has_groups = probed.spec.for_model(resolved.config.model).has_critic_group
     resolved = with_critic_group(resolved, has_groups)
     config = resolved.config
+    kind, on_gpu = probed.spec.for_model(config.model).kind, choose_device(config.run.device) != "cpu"
     if wants_task_defaults(resolved):
-        kind = probed.spec.for_model(config.model).kind
-        on_gpu = choose_device(config.run.device) != "cpu"
         resolved = with_task_defaults(resolved, kind, probed.step_us, on_gpu)
+    if on_gpu:
+        resolved = with_gpu_defaults(resolved, kind)
     return fitted_to_agents(resolved, probed.spec.num_agents)
 
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from sfactory.clock import now
 from sfactory.config.env_families import flag_that_stays_one
 from sfactory.config.schema import Config
+from sfactory.config.task_defaults import updates_are_recorded
 from sfactory.layout import ACTORS, LEARNERS, POLICY_WORKERS
 from sfactory.model.precision import cpu_has_bf16
 from sfactory.planning.plan import Plan
@@ -129,8 +130,7 @@ class Advisor:
         self._stage, self._layout, self._spec = config.benchmark.stage, plan.layout, plan.spec
         self._on_gpu = plan.device != "cpu"
         self._stays_one = flag_that_stays_one(config.run.env)
-        auxiliary = config.algo.use_cpc or config.algo.rnd
-        self._records_updates = config.optim.optimizer in ("adam", "adamw") and not auxiliary
+        self._records_updates = updates_are_recorded(config)
         self._acts_in_actors = plan.layout.inference == "local" and config.benchmark.stage != "env"
         self._cores, self._actor_cores = plan.cores.count, plan.cores.count - plan.cores.kept
         self._math_threads = self._learner.learner_num_threads or plan.cores.learner_threads(plan.layout.num_actors)

@@ -261,15 +261,25 @@ def _log_start(config: Config, plan: Plan, resumed: Resumed | None, run_dir: Run
         pbt = ", population-based training" if config.population.with_pbt else ""
         policies = f"{layout.num_policies} policies, played by {layout.mapping}{pbt}, limits apply to each; "
     _log.info(
-        "%s in %s: %s%d actors x %d envs%s, %s inference on %s, batch of %d steps",
+        "%s in %s: %s%d actors x %d envs%s, %s, batch of %d steps",
         *(config.run.env, run_dir.path, policies, layout.num_actors, layout.splits * layout.envs),
         f" x {layout.agents} agents" if layout.agents > 1 else "",
-        *(layout.inference, plan.device, config.learner.batch_size),
+        *(_where(config, plan), config.learner.batch_size),
     )
     for sentence in _beside_the_usual(config):
         _log.info("%s", sentence)
     if resumed is not None:
         _log.info("resumed at %d env steps, update %d", resumed.env_steps, resumed.updates)
+
+
+def _where(config: Config, plan: Plan) -> str:
+    """Where actions are chosen and where is learned; on a GPU also how."""
+    inference = plan.layout.inference
+    if plan.device == "cpu":
+        return f"{inference} inference on cpu"
+    how = {"cuda_graphs": config.model.cuda_graphs, "amp": config.model.amp}
+    what = "central inference" if inference == "central" else "local inference on cpu, learning"
+    return f"{what} on {plan.device} with {' '.join(starmap(assigned, how.items()))}"
 
 
 def _beside_the_usual(config: Config) -> Iterator[str]:

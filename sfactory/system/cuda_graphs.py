@@ -18,6 +18,13 @@ WARM_UPS = (
 )
 
 
+def first_cause(error: BaseException) -> str:
+    """Why a recording failed, in one line: the end of a failed capture fails, too."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 class Recorder(Protocol):
     """Records work, see ``GraphRecorder``."""
 

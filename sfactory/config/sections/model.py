@@ -102,12 +102,13 @@ class ModelConfig:
         "off",
         "format that encoders and decoders compute in: bfloat16 or float16; the first layer over plain numbers, all "
         "else, weights and checkpoints stay float32 (which a GPU then multiplies as TF32); auto uses bf16 if the "
-        "device has units for it",
+        "device has units for it; on a GPU auto is the default for images that no env family makes",
     )
     cuda_graphs: bool = flag(
         False,
         "on a GPU, central inference replays recorded passes over batches padded to few sizes, and the learner replays "
-        "recorded updates (with adam and adamw, built-in networks, without use_cpc and rnd); no effect on CPUs",
+        "recorded updates (with adam and adamw, built-in networks, without use_cpc and rnd), and True is the default "
+        "there, but for serial mode and after_train_step; no effect on CPUs",
     )
     obs_keys: tuple[str, ...] = flag((), "observations that the network reads, by key; empty: all")
     ignore_obs_keys: tuple[str, ...] = flag((), "observations that the network does not read, by key")

@@ -31,8 +31,8 @@ class RunConfig:
     task_defaults: bool = flag(
         True,
         "flags that are not set get defaults for the kind of task, where no env family has its own: vector "
-        "observations, tables of states, continuous actions, or images (docs/task_defaults.md); False: those listed "
-        "here",
+        "observations, tables of states, continuous actions, or images (docs/task_defaults.md), and for a GPU "
+        "(docs/gpu.md); False: those listed here",
     )
     serial_mode: bool = flag(
         False, "run everything in one process, repeatable bit by bit on a CPU; for debugging and small machines"

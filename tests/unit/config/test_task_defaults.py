@@ -11,6 +11,7 @@ from sfactory.config.task_defaults import (
     TASK_DEFAULTS,
     depends_on_step_time,
     wants_task_defaults,
+    with_gpu_defaults,
     with_task_defaults,
 )
 from sfactory.config.validation import check
@@ -76,6 +77,48 @@ def test_a_gpu_that_chooses_actions_gets_more_envs(words: list[str], envs: int) 
     resolved = with_task_defaults(read_command_line([ENV, *words]), "vector", 10.0, on_gpu=True)
 
     assert resolved.config.sampling.num_envs_per_worker == envs
+
+
+@pytest.mark.parametrize(("kind", "batch_size"), [("images", 4096), ("vector", 2048)])
+def test_images_on_a_gpu_are_learned_from_in_larger_minibatches(kind: Kind, batch_size: int) -> None:
+    resolved = with_task_defaults(read_command_line([ENV, "--num_workers=16"]), kind, 10.0, on_gpu=True)
+
+    assert resolved.config.learner.batch_size == batch_size
+    whole = with_task_defaults(read_command_line([ENV, "--worker_num_splits=5"]), kind, 10.0, on_gpu=True)
+    assert whole.config.sampling.num_envs_per_worker == 40  # 8 in each request
+
+
+PONG, HOOK = "--env=atari_pong", "--after_train_step=my_module:my_hook"
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "graphs", "amp"),
+    [
+        ([ENV], "images", True, "auto"),
+        ([ENV], "vector", True, "off"),
+        ([ENV, "--cuda_graphs=False", "--amp=off"], "images", False, "off"),
+        ([ENV, "--amp=fp16"], "images", True, "fp16"),
+        ([ENV, "--task_defaults=False"], "images", False, "off"),
+        ([PONG], "images", True, "off"),
+        ([PONG, "--serial_mode=True"], "images", False, "off"),
+        ([PONG, HOOK], "images", False, "off"),
+        ([PONG, "--optimizer=rmsprop"], "images", False, "off"),
+        ([PONG, "--use_cpc=True", "--use_rnn=True"], "images", False, "off"),
+        ([ENV, "--encoder=my_module:Encoder"], "images", False, "auto"),
+    ],
+    ids=str,
+)
+def test_a_gpu_gets_graphs_where_updates_can_be_recorded_and_short_formats_where_no_family_decides(
+    words: list[str], kind: Kind, graphs: bool, amp: str
+) -> None:
+    before = read_command_line(words)
+    resolved = with_gpu_defaults(before, kind)
+
+    assert (resolved.config.model.cuda_graphs, resolved.config.model.amp) == (graphs, amp)
+    changed = {name for name, value in values_of(resolved.config).items() if value != values_of(before.config)[name]}
+    assert changed == {name for name, source in resolved.sources.items() if source == "gpu"}
+    assert changed <= {"cuda_graphs", "amp"}
+    assert check(resolved.config) == []
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,26 @@ def test_batches_of_one_size_share_a_pass_and_do_not_affect_each_other() -> None
     assert made == [8, 3]
 
 
+def test_a_pass_that_cannot_be_recorded_leaves_all_passes_to_single_kernels(caplog: pytest.LogCaptureFixture) -> None:
+    model = model_of(use_rnn=True)
+    tried: list[int] = []
+
+    def make(act: Act, obs: dict[str, Tensor], state: Tensor) -> PlainPass:
+        tried.append(len(state))
+        if len(state) > 2:
+            raise RuntimeError("operation not permitted when stream is capturing\nCompile with ...")
+        return PlainPass(act, obs, state)
+
+    shapes = FixedShapes(model.act, make)
+    with torch.inference_mode():
+        for rows in (2, 5, 2, 7):
+            obs, state = batch(rows)
+            torch.testing.assert_close(shapes.act(obs, state).value, model(obs, state).value)
+
+    assert tried == [2, 6]
+    assert caplog.text.count("since recording failed: operation not permitted when stream is capturing") == 1
+
+
 def test_passes_are_captured_on_one_stream_of_their_device_into_one_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     streams: list[object] = []
     captures: list[dict[str, object]] = []

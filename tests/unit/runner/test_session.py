@@ -9,7 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gymnasium
+import numpy as np
 import pytest
+import torch
 
 from sfactory.config.flags import config_of
 from sfactory.config.resolve import read_command_line
@@ -21,6 +24,7 @@ from sfactory.planning.env_probe import Probed
 from sfactory.process.signals import Interrupts
 from sfactory.process.spawn import Spawner
 from sfactory.runner import session
+from sfactory.spec import EnvSpec
 from tests.support.parts import VECTOR
 from tests.support.source import ROOT
 
@@ -72,6 +76,35 @@ def test_sizes_that_were_not_typed_fit_the_number_of_agents(
 
     interrupts.restore()
     assert plan.layout.dataset_rows % (3 * agents * plan.layout.splits * plan.layout.envs) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "where"),
+    [
+        ([], "central inference on cuda:0 with --cuda_graphs=True --amp=auto"),
+        (["--cuda_graphs=False"], "central inference on cuda:0 with --cuda_graphs=False --amp=auto"),
+        (["--inference=local"], "local inference on cpu, learning on cuda:0 with --cuda_graphs=True --amp=auto"),
+        (["--device=cpu", "--inference=local"], "local inference on cpu"),
+    ],
+    ids=str,
+)
+def test_the_first_line_says_where_and_how_is_computed(
+    words: list[str], where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = gymnasium.spaces.Box(0, 255, (36, 36, 3), np.uint8)
+    spec = EnvSpec.of_spaces(screen, gymnasium.spaces.Discrete(3))
+    monkeypatch.setattr(session, "probe_env", lambda *given, **named: Probed(spec))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    argv = ["--env=sfactory_envs.synthetic.bandit:Bandit", "--num_workers=2", *words]
+    interrupts = Interrupts()
+    begun = session.Session(read_command_line(argv), argv, Spawner(), interrupts, 0.0)
+
+    plan = begun._plan()
+
+    interrupts.restore()
+    assert session._where(begun._config, plan) == where
+    on_cpu = "--device=cpu" in words or "--inference=local" in words
+    assert begun._config.sampling.num_envs_per_worker == (16 if on_cpu else 32)
 
 
 def test_a_session_interrupted_at_its_start_has_the_summary_of_what_is_saved() -> None:
