@@ -39,7 +39,8 @@ from sfactory.system.cores import Cores
 CORES = Cores.available().count
 PLAIN = "--rollout=32 --normalize_input=False --normalize_returns=False --num_epochs=1 --with_vtrace=True"
 NATURE = "--encoder_conv_architecture=convnet_atari --encoder_conv_mlp_layers 512 --nonlinearity=relu --obs_scale=255"
-CENTRAL, GRAPHS = "--inference=central", "--inference=central --cuda_graphs=True"
+CENTRAL = "--inference=central"
+EAGER, GRAPHS = f"{CENTRAL} --cuda_graphs=False", f"{CENTRAL} --cuda_graphs=True"
 FAST = f"{GRAPHS} --amp=auto"
 BREAKOUT = f"--env=atari_breakout {NATURE} {PLAIN} --num_batches_per_epoch=1 --num_envs_per_worker=16"
 SMALL = "--encoder_mlp_layers 64 64 --nonlinearity=tanh --num_envs_per_worker=256"
@@ -51,6 +52,9 @@ TESTS = (
     "tests/unit/learner",
     "tests/unit/model",
 )
+QUICK_TESTS = "MLP or GRU or replaced or goes_from or new_actions or publishes"
+# With --quick numbers are divided by the first, and are at least the second.
+SMALLER = {"--batch_size": (32, 128), "--num_envs_per_worker": (4, 4)}
 _BOUND_BY = re.compile(r"bound by .*")
 _TAIL = 12_000  # characters of a failed step's output
 _SPARE_S = 3.0  # for the end of a step
@@ -89,7 +93,7 @@ def tests(quick: bool) -> Step:
         "--durations=15",
         *TESTS,
     ]
-    return Step("tests", [*argv, *(("-k", "not run and not runs") if quick else ())], 30.0, 120.0)
+    return Step("tests", [*argv, *(("-k", QUICK_TESTS) if quick else ())], 30.0, 120.0)
 
 
 def train(name: str, device: str, steps: int, experiment: str) -> Step:
@@ -114,19 +118,20 @@ def benchmarks() -> list[Step]:
         measured("learn", f"Nature CNN, batch {rows}, {dtype}, {how}", f"{flags} {amp} {graphs}", seconds=4.0)
         for rows, flags in (("1,024", small), ("4,096", large))
         for dtype, amp in (("float32", "--amp=off"), ("bfloat16", "--amp=auto"))
-        for how, graphs in (("eager", CENTRAL), ("graphs", GRAPHS))
+        for how, graphs in (("eager", EAGER), ("graphs", GRAPHS))
     ]
+    # Pure simulation comes first, so that each family measures it once.
     return [
+        measured("env", "Breakout", f"{large} {CENTRAL}"),
         *learners,
         measured("env", "free steps", f"{FREE} {CENTRAL}", free, 2.0),
         measured("full", "free steps, MLP, graphs", f"{FREE} {GRAPHS} --batch_size=32768", free),
-        measured("learn", "free steps, GRU, eager", f"{gru} {CENTRAL}", free, 4.0),
+        measured("learn", "free steps, GRU, eager", f"{gru} {EAGER}", free, 4.0),
         measured("learn", "free steps, GRU, graphs", f"{gru} {GRAPHS}", free, 4.0),
-        measured("env", "Breakout", f"{large} {CENTRAL}"),
         measured("full", "Breakout, 4 policies, graphs, bfloat16", f"{large} {FAST} --num_policies=4"),
         measured("sample", "Breakout, Nature CNN, graphs, bfloat16", f"{large} {FAST}"),
         measured("full", "Breakout, flags as shipped", f"{shipped} {CENTRAL}"),
-        measured("full", "Breakout, Nature CNN, eager", f"{large} {CENTRAL}"),
+        measured("full", "Breakout, Nature CNN, eager", f"{large} {EAGER}"),
         measured("full", "Breakout, Nature CNN, graphs", f"{large} {GRAPHS}"),
         measured("full", "Breakout, Nature CNN, graphs, bfloat16", f"{large} {FAST}"),
         measured("full", "Breakout, Nature CNN, local inference", f"{large} --inference=local --amp=auto"),
@@ -135,15 +140,19 @@ def benchmarks() -> list[Step]:
 
 
 def all_steps(device: str, quick: bool) -> list[Step]:
-    """In the order in which they run."""
+    """In the order in which they run. On a CPU commands that differ in graphs alone do the same, so one is enough."""
     sessions = (("cpu", 10_000), (device, 20_000), ("cpu", 30_000))
+    compared: dict[tuple[str, ...], Step] = {}
+    for step in benchmarks():
+        ignored = "--cuda_graphs" if device == "cpu" else "nothing"
+        compared.setdefault(tuple(word for word in step.argv if not word.startswith(ignored)), step)
     return [
         facts("facts", device),
         tests(quick),
         train("CartPole-v1 is learned", device, 20_000 if quick else 300_000, "learned"),
         *(train(f"resumed on {on} up to {steps:,} steps", on, steps, "resumed") for on, steps in sessions),
         facts("publication", device),
-        *benchmarks(),
+        *compared.values(),
     ]
 
 
@@ -201,7 +210,9 @@ class Check:
             argv += [] if any(word.startswith("--device=") for word in argv) else [f"--device={self._device}"]
             if rate := self._rates.get(step.family):
                 argv.append(f"--benchmark_pure_simulation={rate:g}")
-            argv = [smaller(word) for word in argv] if self._quick else argv
+            if self._quick:
+                passes = [] if any(word.startswith("--num_epochs=") for word in argv) else ["--num_epochs=1"]
+                argv = [*map(smaller, argv), *passes]
         return argv
 
     def _write(self) -> None:
@@ -212,8 +223,9 @@ class Check:
 def smaller(word: str) -> str:
     """A flag, for a quick try on few cores."""
     name, _, value = word.partition("=")
-    if name == "--batch_size":
-        return f"{name}={max(256, int(value) // 16)}"
+    if name in SMALLER:
+        divisor, least = SMALLER[name]
+        return f"{name}={max(least, int(value) // divisor)}"
     return f"{name}=1" if name == "--benchmark_seconds" else word
 
 

@@ -18,7 +18,7 @@ from tests.support.source import ROOT, documents
 # `path/file.py`, `path/file.py:Class.method` and `path/test_file.py::test_name`.
 POINTER = re.compile(r"`((?:sfactory|envs|tests|scripts)/[\w./-]+?\.py)(?:::?([A-Za-z_][\w.]*))?`")
 COMMAND = re.compile(r"python (?:-m sfactory\.(\w+)|(scripts/\w+\.py))((?: [^`\n]*)?)")
-PAGES = ("README", "docs/launcher", "docs/performance", "docs/results")
+PAGES = ("README", "docs/gpu", "docs/launcher", "docs/performance", "docs/results")
 TRAIN = {CONFIG.name: CONFIG, PRINT_CONFIG.name: PRINT_CONFIG, ALGO.name: ALGO, **all_flags()}
 FLAGS = {"train": TRAIN, "enjoy": enjoy_flags, "export": export_flags, "launcher": launcher_flags}
 

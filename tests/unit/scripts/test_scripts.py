@@ -135,17 +135,23 @@ def test_gpu_check_writes_after_each_step_kills_what_takes_too_long_and_names_wh
     assert time.monotonic() - began < 30.0
 
 
-@pytest.mark.parametrize("quick", [False, True])
-def test_commands_of_gpu_check_have_flags_of_today(quick: bool, tmp_path: Path) -> None:
-    check = gpu_check.Check(tmp_path / "out.json", 1.0, "gpu", quick)
-    stages = []
-    for step in gpu_check.all_steps("gpu", quick):
+@pytest.mark.parametrize(("device", "quick", "runs"), [("gpu", False, 25), ("gpu", True, 25), ("cpu", True, 19)])
+def test_commands_of_gpu_check_have_flags_of_today(device: str, quick: bool, runs: int, tmp_path: Path) -> None:
+    check = gpu_check.Check(tmp_path / "out.json", 1.0, device, quick)
+    stages, simulated = [], set[str]()
+    for step in gpu_check.all_steps(device, quick):
         argv = check.completed(step, tmp_path)
         if argv[2] == "sfactory.train":
             config = read_command_line(argv[3:]).config
             stages.append(config.benchmark.stage)
-            assert config.run.device in ("gpu", "cpu")
-    assert len(stages) == 25
+            assert config.run.device in (device, "cpu")
+            if config.benchmark.stage == "env":
+                simulated.add(step.family)
+            assert step.family in simulated | {""}, "pure simulation is measured first, and once"
+            eager = "eager" in step.name
+            assert not (eager and config.model.cuda_graphs)
+            assert not quick or config.learner.batch_size <= 1024
+    assert len(stages) == runs
     assert {"env", "sample", "learn", "full"} == set(stages)
 
 
