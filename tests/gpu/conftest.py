@@ -25,3 +25,10 @@ def exact_products(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     OwnTorchState.set_matmul_precision("highest")
     yield
     OwnTorchState.set_matmul_precision(before)
+
+
+@pytest.fixture(autouse=True)
+def passes_are_recorded(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """A pass that cannot be recorded is computed without a graph, and a test would not notice."""
+    yield
+    assert "actions are chosen kernel by kernel" not in caplog.text

@@ -47,6 +47,7 @@ def test_runs_of_all_kinds_learn_and_end(run_trainer: RunTrainer, gpu: str) -> N
     for name, run in runs.items():
         run.done()
         assert run.result()["env_steps"] >= steps
+        assert "kernel by kernel" not in run.stderr
         for policy in range(2 if name == "policies" else 1):
             weights = run.payload(policy)["model"].values()
             assert all(torch.isfinite(weight).all() and weight.device.type == "cpu" for weight in weights)
