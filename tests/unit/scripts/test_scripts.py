@@ -135,7 +135,7 @@ def test_gpu_check_writes_after_each_step_kills_what_takes_too_long_and_names_wh
     assert time.monotonic() - began < 30.0
 
 
-@pytest.mark.parametrize(("device", "quick", "runs"), [("gpu", False, 25), ("gpu", True, 25), ("cpu", True, 19)])
+@pytest.mark.parametrize(("device", "quick", "runs"), [("gpu", False, 25), ("gpu", True, 21), ("cpu", True, 17)])
 def test_commands_of_gpu_check_have_flags_of_today(device: str, quick: bool, runs: int, tmp_path: Path) -> None:
     check = gpu_check.Check(tmp_path / "out.json", 1.0, device, quick)
     stages, simulated = [], set[str]()
