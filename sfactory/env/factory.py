@@ -18,7 +18,7 @@ from sfactory.config.env_families import find_family, install_advice, lack_of_fa
 from sfactory.config.flags import assigned, did_you_mean
 from sfactory.config.import_strings import Unresolved, described, find_callable, import_current_directory
 from sfactory.config.schema import Config, WrapperConfig
-from sfactory.env.lifecycle import warnings_stay_warnings
+from sfactory.env.lifecycle import draw_without_screen, warnings_stay_warnings
 from sfactory.errors import EnvError, Passing, named, raised_at
 from sfactory.packages import env_plugin, missing_module
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _SHOWN_IDS = 5
 _FRAMESKIP, _NUM_ENVS, _SEED = "env_frameskip", "num_envs", "seed"
+_RENDER_MODE, _IMAGES = "render_mode", "rgb_array"
 # Metadata key of an env; True if observations depend on env_frameskip, for example as stacked frames.
 SPANS_FRAMES = "observation_spans_frames"
 
@@ -190,6 +191,8 @@ class EnvFactory:
         """Make one single-agent or multi-agent environment. A maker of vector envs makes one of size 1, as an Env."""
         import gymnasium
 
+        if _IMAGES in (render_mode, self.kwargs.get(_RENDER_MODE)):
+            draw_without_screen()  # before the import of a package that reads it
         maker = find_maker(self.name)
         kwargs = self._arguments(maker, render_mode)
         if _NUM_ENVS in maker.parameters:
@@ -233,10 +236,10 @@ class EnvFactory:
                 "--env_frameskip, which is also used to count frames"
             )
         if not maker.own_parameters:
-            return kwargs if render_mode is None else {**kwargs, "render_mode": render_mode}
-        mode = maker.parameters.get("render_mode")
+            return kwargs if render_mode is None else {**kwargs, _RENDER_MODE: render_mode}
+        mode = maker.parameters.get(_RENDER_MODE)
         if mode is not None and (render_mode is not None or mode.default is inspect.Parameter.empty):
-            kwargs.setdefault("render_mode", render_mode)
+            kwargs.setdefault(_RENDER_MODE, render_mode)
         return kwargs
 
     def _made_by(self, maker: Maker, kwargs: Mapping[str, object]) -> object:

@@ -1,4 +1,4 @@
-"""Closes envs safely, and sets which GPU an env may use (``--actor_worker_gpus``).
+"""Closes envs safely, and sets which GPU an env may use (``--actor_worker_gpus``) and how it draws without a screen.
 
 The environment variables must be set before an env loads CUDA or EGL. Setting them after a fork from a process that
 imported torch works too: CUDA reads them at its first use, and the fork server never uses CUDA.
@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 import warnings
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from ctypes.util import find_library
 from typing import Any
 
 from sfactory.errors import EnvError, Passing, named
@@ -71,3 +73,27 @@ def see_gpu_of(worker: int, gpus: Sequence[int], variables: MutableMapping[str, 
     for variable in EGL:
         # EGL takes only device numbers; CUDA also takes UUIDs.
         variables[variable] = name if name.isdigit() else str(gpu)
+
+
+MUJOCO_GL = "MUJOCO_GL"
+_SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
+_WITHOUT_SCREEN = {"egl": "EGL", "osmesa": "OSMesa"}
+
+
+def draw_without_screen(variables: MutableMapping[str, str] = os.environ) -> None:
+    """Let MuJoCo draw images by EGL or OSMesa where there is no screen, if their libraries are there.
+
+    By itself it tries to open a window then, and fails at the first image. Other envs do not read the variable, and one
+    that the user has set stays.
+    """
+    if not lacks_opengl(variables):
+        return
+    # Without its library, a MuJoCo before 4 could not even be imported.
+    found = next((name for name, library in _WITHOUT_SCREEN.items() if find_library(library)), None)
+    if found is not None:
+        variables[MUJOCO_GL] = found
+
+
+def lacks_opengl(variables: Mapping[str, str] = os.environ) -> bool:
+    """Whether MuJoCo would draw on a screen, and there is none."""
+    return sys.platform == "linux" and not any(variables.get(name) for name in (MUJOCO_GL, *_SCREENS))

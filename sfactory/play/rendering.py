@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numbers
+import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sfactory.clock import now
-from sfactory.env.lifecycle import close_env
+from sfactory.env.lifecycle import close_env, lacks_opengl
 from sfactory.errors import EnvError, named
 from sfactory.play.video import VideoFile, rgb_frame
 
@@ -58,8 +59,9 @@ class VideoScreen:
             image = env.render()
         # Foreign code may raise anything.
         except Exception as error:
+            fix = "install libEGL (apt install libegl1)" if "mujoco" in sys.modules and lacks_opengl() else "fix that"
             raise EnvError(
-                f"{self._name}: cannot be drawn for a video: render() raised {named(error)}; fix that, or leave out "
+                f"{self._name}: cannot be drawn for a video: render() raised {named(error)}; {fix}, or leave out "
                 "--save_video"
             ) from error
         try:

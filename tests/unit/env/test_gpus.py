@@ -1,10 +1,13 @@
-"""Each actor gets one of its GPUs in turn, by the numbers that torch uses."""
+"""Each actor gets one of its GPUs in turn, by the numbers that torch uses; MuJoCo draws without a screen."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
-from sfactory.env.lifecycle import see_gpu_of
+from sfactory.env import lifecycle
+from sfactory.env.lifecycle import draw_without_screen, see_gpu_of
 from sfactory.errors import EnvError
 
 CUDA, EGL, MUJOCO = "CUDA_VISIBLE_DEVICES", "EGL_DEVICE_ID", "MUJOCO_EGL_DEVICE_ID"
@@ -33,3 +36,25 @@ def test_gpus_are_assigned_in_turn_by_their_place_among_the_visible_ones(
 def test_a_gpu_that_is_not_visible_is_refused(visible: str) -> None:
     with pytest.raises(EnvError, match=r"--actor_worker_gpus: there is no GPU 1 within CUDA_VISIBLE_DEVICES"):
         see_gpu_of(0, (1,), {CUDA: visible})
+
+
+@pytest.mark.parametrize(
+    ("libraries", "before", "chosen"),
+    [
+        (("EGL", "OSMesa"), {}, "egl"),
+        (("OSMesa",), {"DISPLAY": ""}, "osmesa"),
+        ((), {}, None),
+        (("EGL",), {"DISPLAY": ":0"}, None),
+        (("EGL",), {"WAYLAND_DISPLAY": "wayland-0"}, None),
+        (("EGL",), {"MUJOCO_GL": "glfw"}, "glfw"),
+    ],
+)
+def test_mujoco_draws_by_what_is_installed_where_there_is_no_screen(
+    libraries: Sequence[str], before: dict[str, str], chosen: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "find_library", lambda name: f"lib{name}.so" if name in libraries else None)
+    variables = dict(before)
+
+    draw_without_screen(variables)
+
+    assert variables.get("MUJOCO_GL") == chosen
