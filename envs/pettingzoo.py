@@ -25,20 +25,36 @@ from .registered import LARGE_MINIBATCHES, PPO
 
 _PREFIX = "pettingzoo:"
 _PACKAGE = "pettingzoo"
-
-# The particle worlds, whose episodes are 25 steps: PPO with a dataset of one round of two actors where three agents
-# share a policy. It learned simple_spread (docs/results.md).
+# Episodes of the particle worlds are 25 steps: PPO with a dataset of one round of two actors where three agents share a
+# policy. It learned simple_spread (docs/results.md).
 _PARTICLES: Mapping[str, object] = {
     **PPO,
     **LARGE_MINIBATCHES,
     "rollout": 25,
     "batch_size": 1200,
+    "num_batches_to_accumulate": 1,  # with 0 several policies would need splits of their own
     "num_epochs": 8,
     "learning_rate": 1e-3,
     "lr_schedule": "linear_decay",
     "gamma": 0.95,
     "exploration_loss_coeff": 0.01,
     "train_for_env_steps": 600_000,
+}
+# Of the board games measured in docs/multi_agent.md, but with two actors.
+_BOARD: Mapping[str, object] = {"num_workers": 2, "num_envs_per_worker": 32, "batch_size": 4096}
+_TASKS: Mapping[str, Mapping[str, object]] = {
+    "connect_four": {
+        **_BOARD,
+        "encoder_mlp_layers": (128,),
+        "learning_rate": 1e-3,
+        "train_for_env_steps": 1_000_000,
+    },
+    "tictactoe": {
+        **_BOARD,
+        "learning_rate": 2e-3,
+        "lr_schedule": "linear_decay",
+        "train_for_env_steps": 300_000,
+    },
 }
 
 
@@ -54,8 +70,10 @@ class PettingZoo:
         """Some of them."""
         return (
             f"{_PREFIX}mpe2.simple_spread_v3",
+            f"{_PREFIX}mpe2.simple_speaker_listener_v4",
             f"{_PREFIX}butterfly.pistonball_v6",
             f"{_PREFIX}classic.connect_four_v3",
+            f"{_PREFIX}classic.tictactoe_v3",
         )
 
     def matches(self, env_name: str) -> bool:
@@ -71,13 +89,21 @@ class PettingZoo:
         return make(**kwargs)
 
     def defaults(self, env_name: str) -> Mapping[str, object]:
-        """Flags with which the particle worlds learn; of others none are known."""
-        return _PARTICLES if env_name.startswith(f"{_PREFIX}mpe2.") else {}
+        """Flags with which particle worlds and two board games learn; none for others."""
+        package, _, task = _wanted(env_name).removeprefix(f"{_PACKAGE}.").partition(".")
+        if package == "mpe2":
+            return _PARTICLES
+        return _TASKS.get(task.rpartition("_v")[0], {}) if package == "classic" else {}
+
+
+def _wanted(env_name: str) -> str:
+    """The module as the name has it, with dots."""
+    return env_name.removeprefix(_PREFIX).replace("/", ".")
 
 
 def _module(env_name: str) -> Any:
     """The module of that name, or of that name in the package pettingzoo."""
-    wanted = env_name.removeprefix(_PREFIX).replace("/", ".")
+    wanted = _wanted(env_name)
     if not all(part.isidentifier() for part in wanted.split(".")):
         raise EnvError(f"--env={env_name}: {wanted!r} is no name of a module; for example --env={FAMILY.names()[0]}")
     package = wanted.partition(".")[0]

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sfactory.config.flags import all_flags, coerce, config_of
+from sfactory.config.validation import find_problems
 from sfactory.env.factory import EnvFactory
 from sfactory.env.multi_agent import AgentsEnv
 from sfactory.errors import EnvError
@@ -68,6 +70,17 @@ def test_a_module_is_looked_for_in_pettingzoo_and_elsewhere(name: str) -> None:
 def test_an_env_that_cannot_be_made_is_refused(name: str, message: str) -> None:
     with pytest.raises(EnvError, match=message):
         FAMILY.make(name)
+
+
+def test_some_envs_have_valid_defaults_under_each_of_their_names() -> None:
+    defaults = {name.removeprefix("pettingzoo:"): dict(FAMILY.defaults(name)) for name in FAMILY.names()}
+    for name, flags in defaults.items():
+        values = {flag: coerce(all_flags()[flag], value) for flag, value in flags.items()}
+        assert find_problems(config_of({"env": f"pettingzoo:{name}", **values})) == []
+
+    assert {name for name in defaults if not defaults[name]} == {"butterfly.pistonball_v6"}
+    assert FAMILY.defaults("pettingzoo:pettingzoo.classic/tictactoe_v3") == defaults["classic.tictactoe_v3"]
+    assert FAMILY.defaults("pettingzoo:my.classic.tictactoe_v3") == {}
 
 
 def test_a_board_game_is_an_env_whose_agents_act_in_turn() -> None:
