@@ -71,8 +71,9 @@ def kinds_of_policies(config: Config, spec: EnvSpec) -> tuple[str, ...]:
         own = [agent for agent, plays in enumerate(chosen) if plays == policy]
         _require_one_kind(mapping, policy, [spec.agents[agent] for agent in own], [spec.kinds[agent] for agent in own])
         kinds.append(spec.kinds[own[0]])
+    waiting = "num_batches_to_accumulate" if config.sampling.async_rl else "async_rl"
     for flag, is_set, why in (
-        ("async_rl", waits_for_learner(config), "where collection waits for the learner, each needs splits of its own"),
+        (waiting, waits_for_learner(config), "where collection waits for the learner, each needs splits of its own"),
         ("normalize_input_keys", bool(config.model.normalize_input_keys), "a policy has but the keys of its kind"),
         ("with_pbt", population.with_pbt, "policies copy each other's weights"),
         ("eval_interval_sec", config.evaluation.eval_interval_sec > 0, "an evaluation is of one policy"),

@@ -43,6 +43,7 @@ def test_by_default_each_kind_has_a_policy() -> None:
         ({"num_policies": 2, "policy_mapping": "*=0,guide=1"}, "policy 1 plays none of guide, mover_0, mover_1"),
         ({"num_policies": 2, "policy_mapping": "*_1=1,*=0"}, "policy 0 plays 'guide' and 'mover_0', which have"),
         ({"num_policies": 2, "policy_mapping": EXACT, "with_pbt": True}, "--with_pbt: policies copy"),
+        ({"num_batches_to_accumulate": 0}, "--num_batches_to_accumulate: where collection waits"),
     ],
 )
 def test_a_policy_plays_agents_of_one_kind(flags: dict[str, Any], problem: str) -> None:
