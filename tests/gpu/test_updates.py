@@ -6,116 +6,24 @@ import copy
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import torch
 from torch import Tensor
 
 from sfactory.checkpoint import CheckpointDir
-from sfactory.config.schema import AlgoConfig, LearnerConfig, ModelConfig, OptimConfig
-from sfactory.learner.auxiliary import make_auxiliary
+from sfactory.config.schema import OptimConfig
 from sfactory.learner.checkpointing import Progress, payload_of, restore, take_over
 from sfactory.learner.recorded_updates import RecordedUpdates
 from sfactory.learner.train_stats import on_host
 from sfactory.learner.trainer import Trainer
-from sfactory.model.actor_critic import ActorCritic
-from sfactory.model.flat_state import FlatState
 from sfactory.system.cuda_graphs import WARM_UPS, GraphRecorder, Recorder
 from tests.support.equality import assert_same
-from tests.support.gpu import made_up_batch, spec_of, waits
+from tests.support.gpu import made_up_batch, waits
+from tests.support.updates import CASES, RNN, Case, learner_of, weights_of
 
 R = TypeVar("R")
-SMALL = {
-    "encoder_mlp_layers": (16,),
-    "encoder_conv_mlp_layers": (16,),
-    "rnn_size": 8,
-    "normalize_input": False,
-    "normalize_returns": False,  # it moves weights, too
-}
-GAE, RNN, SHORT = {"with_vtrace": False}, {"use_rnn": True}, {torch.bfloat16: "bf16", torch.float16: "fp16"}
-
-
-class Case(NamedTuple):
-    """Settings of one learner. waits: what it decides on the host between minibatches. draws: numbers on the device."""
-
-    name: str
-    kind: str = "vector"
-    dtype: torch.dtype = torch.float32
-    agents: bool = False
-    model: dict[str, Any] = {}  # noqa: RUF012 - never changed
-    algo: dict[str, Any] = {}  # noqa: RUF012
-    optim: dict[str, Any] = {}  # noqa: RUF012
-    learner: dict[str, Any] = {}  # noqa: RUF012
-    waits: bool = False
-    draws: bool = False
-
-    @property
-    def steps(self) -> int:
-        """Of a rollout."""
-        return 8 if self.kind == "images" else 16
-
-    @property
-    def rows(self) -> int:
-        """Of a dataset."""
-        return 4 if self.kind == "images" else 8
-
-
-CASES = (
-    Case("MLP"),
-    Case("MLP, parts normalized", model={"normalize_input": True, "normalize_returns": True}),
-    Case("images", "images"),
-    Case("images, bf16", "images", torch.bfloat16),
-    Case("images, fp16", "images", torch.float16),
-    Case("images, ResNet", "images", model={"encoder_conv_architecture": "resnet_impala"}),
-    Case("several inputs and actions", "both"),
-    Case("GRU", model=RNN),
-    Case("LSTM", model={**RNN, "rnn_type": "lstm"}),
-    Case("minGRU", model={**RNN, "rnn_type": "mingru"}),
-    Case("LSTM, several agents", agents=True, model={**RNN, "rnn_type": "lstm"}),
-    Case(
-        "separate critic",
-        model={"actor_critic_share_weights": False},
-        optim={"separate_value_optimizer": True},
-    ),
-    Case("spectral norm", model={"use_spectral_norm": True}),
-    Case("GAE", algo=GAE),
-    Case(
-        "GAE, shuffled",
-        algo=GAE,
-        learner={"num_batches_per_epoch": 4, "num_epochs": 2, "shuffle_minibatches": True, "batch_size": 32},
-        waits=True,  # for the order, once per pass
-    ),
-    Case("microbatches", learner={"microbatch_size": 32}),
-    Case("target network", algo={"use_target_net": True}),
-    Case("CPC", algo={"use_cpc": True}, model=RNN, draws=True),
-    Case("plain policy gradient", algo={"policy_loss": "pg"}),
-    Case("symmetric KL", algo={"exploration_loss": "symmetric_kl"}),
-    Case("KL target", algo={"kl_target": 0.01, "kl_loss_coeff": 0.1}, waits=True),
-    Case("rate by the KL of minibatches", optim={"lr_schedule": "kl_adaptive_minibatch"}, waits=True),
-    Case(
-        "rate by the KL of epochs",
-        optim={"lr_schedule": "kl_adaptive_epoch"},
-        learner={"num_batches_per_epoch": 4, "batch_size": 32},
-        waits=True,
-    ),
-    *(Case(name, optim={"optimizer": name}) for name in ("adamw", "rmsprop", "lamb", "muon")),
-)
-
-
-def learner_of(case: Case, device: torch.device, recorder: Recorder | None = None) -> Trainer:
-    """A trainer with the same first weights on every device."""
-    torch.manual_seed(5)
-    pixels = {} if case.kind == "vector" else {"obs_scale": 255.0}
-    config = ModelConfig(**{**SMALL, **pixels, **case.model})
-    model, algo = ActorCritic(spec_of(case.kind, config), config, case.dtype), AlgoConfig(**case.algo)
-    auxiliary = make_auxiliary(model, algo, config)
-    model.to(device)
-    FlatState(model)
-    learner = LearnerConfig(**{"batch_size": case.steps * case.rows, **case.learner})
-    optim, auxiliary = OptimConfig(**case.optim), None if auxiliary is None else auxiliary.to(device)
-    beside: dict[str, Any] = {"auxiliary": auxiliary, "recorder": recorder}
-    return Trainer(model, algo, optim, learner, seed=1, policy=0, total_env_steps=10**9, **beside)
 
 
 def learned(case: Case, device: torch.device) -> tuple[Trainer, Tensor, Tensor]:
@@ -129,10 +37,6 @@ def learned(case: Case, device: torch.device) -> tuple[Trainer, Tensor, Tensor]:
         trainer.train(batch)
         trainer.train(batch)
     return trainer, before, weights_of(trainer)
-
-
-def weights_of(trainer: Trainer) -> Tensor:
-    return torch.cat([weight.detach().double().cpu().flatten() for weight in trainer.model.parameters()])
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])

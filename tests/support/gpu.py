@@ -21,6 +21,10 @@ GPU_TESTS_ON = os.environ.get("SFACTORY_GPU_TESTS_ON", "cuda")  # "cpu": those o
 SPACES: dict[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
     "vector": (spaces.Box(-1, 1, (3,)), spaces.Discrete(3)),
     "images": (spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(6)),
+    "masked": (
+        spaces.Dict({"vector": spaces.Box(-1, 1, (3,)), "action_mask": spaces.Box(0, 1, (4,), np.int8)}),
+        spaces.Discrete(4),
+    ),
     "both": (
         spaces.Dict({"image": spaces.Box(0, 255, (3, 36, 36), np.uint8), "vector": spaces.Box(-1, 1, (3,))}),
         spaces.Dict({"jump": spaces.Discrete(3), "move": spaces.Box(-1, 1, (2,))}),
@@ -65,9 +69,13 @@ def made_up_batch(
     def step_of(of: torch.dtype = torch.float32) -> Tensor:
         return drawn(steps, rows, of=of)
 
-    yes = torch.bool
+    yes, obs = torch.bool, {}
+    for key, leaf in spec.obs:
+        obs[key] = drawn(steps + 1, rows, *leaf.shape, of=getattr(torch, leaf.dtype))
+        if leaf.is_mask:
+            obs[key][..., :2] = 1  # the actions below
     return Batch(
-        obs={key: drawn(steps + 1, rows, *leaf.shape, of=getattr(torch, leaf.dtype)) for key, leaf in spec.obs},
+        obs=obs,
         actions={
             head.key: drawn(steps, rows, *head.tensor.shape, of=getattr(torch, head.tensor.dtype))
             for head in spec.actions

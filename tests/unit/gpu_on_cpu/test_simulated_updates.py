@@ -1,0 +1,71 @@
+"""Learning on a simulated GPU gives the CPU's weights, and waits for the device only where that is admitted."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from sfactory.learner.trainer import Trainer
+from sfactory.system.cuda_graphs import WARM_UPS, GraphRecorder
+from sfactory.system.gpu import use_device
+from tests.support.gpu import made_up_batch
+from tests.support.parts import CPU
+from tests.support.simulated_gpu import SimulatedGpu
+from tests.support.updates import CASES, RNN, Case, learner_of, weights_of
+
+RESULTS = "learner/train_stats.py on_host"
+
+
+def learn(case: Case, device: torch.device, datasets: int, gpu: SimulatedGpu, *, graphs: bool = False) -> Trainer:
+    """From different datasets, which have come to the device before; what ``gpu`` counts begins then."""
+    trainer = learner_of(case, device, GraphRecorder(device) if graphs else None)
+    spec, size = trainer.model.spec, trainer.model.state_size
+    batches = [made_up_batch(spec, size, case.agents, case.steps, case.rows, seed) for seed in range(datasets)]
+    batches = [batch.map(lambda tensor: tensor.to(device)) for batch in batches]
+    gpu.clear()
+    for batch in batches:
+        trainer.train(batch)
+    return trainer
+
+
+def assert_equal(found: Tensor, wanted: Tensor, case: Case) -> None:
+    # Convolutions over images in another layout of memory add up in another order.
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5 if case.has_images else 1e-6)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_weights_are_those_of_the_cpu_and_nothing_waits_between_minibatches(
+    case: Case, gpu: SimulatedGpu, device: torch.device
+) -> None:
+    wanted = learn(case, CPU, 2, gpu)
+    use_device(device)
+
+    found = learn(case, device, 2, gpu)
+
+    epochs = case.learner.get("num_epochs", 1)
+    per_dataset = {RESULTS: epochs, **case.waits}
+    assert gpu.waits_by_function() == {place: 2 * number for place, number in per_dataset.items()}
+    assert_equal(weights_of(found), weights_of(wanted), case)
+    assert {tensor.device for tensor in found.model.state_dict().values()} == {device}
+
+
+GRAPHS = (
+    Case("MLP"),
+    Case("GRU", model=RNN),
+    Case("fp16", dtype=torch.float16, model={"encoder_mlp_layers": (16, 16)}),
+)
+
+
+@pytest.mark.parametrize("case", GRAPHS, ids=[case.name for case in GRAPHS])
+def test_graphs_learn_what_the_cpu_learns_and_capture_no_wait(
+    case: Case, gpu: SimulatedGpu, device: torch.device
+) -> None:
+    wanted = learn(case, CPU, WARM_UPS + 3, gpu)
+    use_device(device)
+
+    found = learn(case, device, WARM_UPS + 3, gpu, graphs=True)
+
+    assert gpu.kernels["graph"] == 3
+    assert gpu.waits_by_function() == {RESULTS: WARM_UPS + 3}
+    assert_equal(weights_of(found), weights_of(wanted), case)
