@@ -114,6 +114,7 @@ class SimulatedCuda:
                 yield
             finally:
                 self._gpu.capture = None
+                graph.finish()
 
 
 @contextlib.contextmanager
@@ -136,6 +137,8 @@ def simulated(patch: pytest.MonkeyPatch) -> Iterator[SimulatedGpu]:
     for name, function in stands_for.items():
         patch.setattr(torch.cuda, name, function)
     patch.setattr(torch, "Generator", _AnyGenerator)
+    # In inference mode torch splits up fewer operations, and not all of them work with tensors of other classes.
+    patch.setattr(torch, "inference_mode", lambda mode=True: torch.no_grad() if mode else contextlib.nullcontext())
     # Elsewhere modes end where an env's code ended; here they are the GPU.
     patch.setattr(torch._C, "_len_torch_function_stack", lambda: 0)
     patch.setattr("torch.nn.utils.clip_grad._has_foreach_support", lambda tensors, device: True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -181,6 +181,8 @@ class SimulatedGpu(StreamOrder):
             self.index_of(min(indices - {chosen}), name)
         if name in _ALLOWED_ON_CPU:
             return self._copy(func, name, device, args, kwargs)
+        if device is not None and torch.device(device).type != "meta":  # made on the host, with a shape of the device
+            return func(*_mapped(_inner, args), **_mapped(_inner, kwargs))
         strangers = [leaf for leaf in leaves if not isinstance(leaf, GpuTensor) and (leaf.dim() or leaf.is_meta)]
         if strangers and mine:
             shapes = [tuple(leaf.shape) for leaf in strangers]
@@ -193,6 +195,9 @@ class SimulatedGpu(StreamOrder):
     def _compute(self, func: Any, name: str, args: Any, kwargs: Any, mine: list[GpuTensor], *, reads: bool) -> Any:
         stream = self.current_stream()
         inner_args, inner_kwargs = _mapped(_inner, args), _mapped(_inner, kwargs)
+        changed = _changed(func, args, kwargs)
+        if self.capture is not None:
+            self.capture.save(changed)
         result = func(*inner_args, **inner_kwargs)
         own = {id(leaf.inner): leaf for leaf in mine}
         memory_of = {leaf.inner.untyped_storage()._cdata: leaf.memory for leaf in mine}
@@ -210,10 +215,9 @@ class SimulatedGpu(StreamOrder):
         fresh = [leaf for leaf in made if leaf.inner.untyped_storage()._cdata not in memory_of]
         if name not in _FREE:
             self.kernels[name] += not reads
-            changed = [*fresh, *_changed(func, args, kwargs)]
-            self._launch(name, mine, changed)
+            self._launch(name, mine, [*fresh, *changed])
         if self.capture is not None and (fresh or func._schema.is_mutable):
-            self.capture.append(Launch(func, inner_args, inner_kwargs, [leaf.inner for leaf in fresh]))
+            self.capture.append(func, inner_args, inner_kwargs, fresh)
         if reads:
             self.wait(stream.clock, name)
         return wrapped
@@ -237,7 +241,9 @@ class SimulatedGpu(StreamOrder):
         if name == "copy_":
             to, of = args[0], args[1]
             asynchronous = bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
-            inner_args, inner_kwargs = (_inner(to), _inner(of)), {}
+            inner_args, inner_kwargs = (_inner(to), _inner(of)), dict[str, Any]()
+            if self.capture is not None:
+                self.capture.save([to])
             func(*inner_args)
         else:
             of, asynchronous = args[0], bool(kwargs.get("non_blocking", False))
@@ -249,8 +255,7 @@ class SimulatedGpu(StreamOrder):
             self.kernels[name] += 1
             self._launch(name, [of], [to])
             if self.capture is not None:
-                fresh = [] if name == "copy_" else [to.inner]
-                self.capture.append(Launch(func, inner_args, inner_kwargs, fresh))
+                self.capture.append(func, inner_args, inner_kwargs, [] if name == "copy_" else [to])
         elif (isinstance(to, GpuTensor) or isinstance(of, GpuTensor)) and to.numel():
             if asynchronous and to.device.type == "cpu" and name == "_to_copy":
                 self.pin(to)  # torch does so itself
@@ -309,29 +314,37 @@ def _changed(func: Any, args: Any, kwargs: Any) -> list[GpuTensor]:
     return [leaf for leaf in found if isinstance(leaf, GpuTensor)]
 
 
-class Launch(NamedTuple):
-    """One operation of a graph; fresh: its results that have memory of their own."""
-
-    func: Any
-    args: Any
-    kwargs: Any
-    fresh: list[Tensor]
-
-
 class Graph:
     """Stands for torch.cuda.CUDAGraph: operations, and the memory that they read and write.
 
-    A capture computes nothing. Here it computes, which counts as the first replay; that has to come next.
+    A capture computes nothing. Here it computes, and ``finish`` takes back what it has changed.
     """
 
     def __init__(self) -> None:
-        self._launches: list[Launch] = []
+        # Function, arguments, and results that have memory of their own.
+        self._launches: list[tuple[Any, Any, Any, list[Tensor]]] = []
         self.read: set[Memory] = set()
         self.written: set[Memory] = set()
-        self._is_first = True
+        self._made: set[Memory] = set()
+        self._before: list[tuple[Tensor, Tensor]] = []
+        self._noise = torch.get_rng_state()
 
-    def append(self, launch: Launch) -> None:
-        self._launches.append(launch)
+    def save(self, tensors: Iterable[GpuTensor]) -> None:
+        """Before a capture changes them."""
+        kept = [leaf.inner for leaf in tensors if leaf.memory not in self._made]
+        self._before += [(inner, inner.clone()) for inner in kept]
+
+    def append(self, func: Any, args: Any, kwargs: Any, fresh: list[GpuTensor]) -> None:
+        self._launches.append((func, args, kwargs, [leaf.inner for leaf in fresh]))
+        self._made |= {leaf.memory for leaf in fresh}
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """After a capture."""
+        for inner, content in reversed(self._before):
+            inner.copy_(content)
+        self._before = []
+        torch.set_rng_state(self._noise)
 
     @torch.no_grad()
     def replay(self) -> None:
@@ -342,8 +355,7 @@ class Graph:
             memory.read(clock, "a graph")
         for memory in self.written:
             memory.write(clock, "a graph")
-        for func, args, kwargs, fresh in () if self._is_first else self._launches:
+        for func, args, kwargs, fresh in self._launches:
             again = [leaf for leaf in leaves_of(func(*args, **kwargs)) if isinstance(leaf, Tensor)]
             for to, of in zip(fresh, again, strict=bool(fresh)):
                 to.copy_(of)
-        self._is_first = False
