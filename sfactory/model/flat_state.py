@@ -51,7 +51,8 @@ class FlatState:
     def is_finite(self) -> bool:
         """True if no floating-point value is NaN or infinite (one pass, one host sync)."""
         # A finite sum proves it in one pass; the sum of huge finite weights may overflow and needs a second check.
-        return all(math.isfinite(float(s.sum())) or bool(torch.isfinite(s).all()) for s in self._floats)
+        total = torch.stack([stretch.sum().double() for stretch in self._floats]).sum()
+        return math.isfinite(float(total)) or all(bool(torch.isfinite(stretch).all()) for stretch in self._floats)
 
     def to_host(self) -> npt.NDArray[np.uint8]:
         """[nbytes] uint8 - the block in host memory; a view that the module or the next call overwrites."""

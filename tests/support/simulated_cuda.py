@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.support.simulated_gpu import GpuTensor, Graph, SimulatedGpu, gpus, le
 from tests.support.stream_order import Stream
 
 _FACTORIES = frozenset((torch.tensor, torch.as_tensor))
+_FUSED = frozenset((torch.gru_cell, torch.lstm_cell))  # by two products and one kernel on a GPU, else by many
 
 
 class _Functions(TorchFunctionMode):
@@ -45,7 +47,10 @@ class _Functions(TorchFunctionMode):
             return gpu.pin(args[0].clone())
         elif func is Tensor.is_pinned:
             return gpu.memory_of_host(args[0]) is not None
+        before = gpu.kernels.copy() if func in _FUSED else None
         result = func(*args, **kwargs)
+        if before is not None and isinstance(args[0], GpuTensor):
+            gpu.kernels = before + Counter(mm=2, fused_cell=1)
         return gpu.pin(result) if pinned else result
 
 
@@ -94,7 +99,7 @@ class SimulatedCuda:
     def set_device(self, device: torch.device | str | int) -> None:
         """From now on this thread computes on ``device``, and torch's calls in it are simulated."""
         index = device if isinstance(device, int) else torch.device(device).index
-        self._gpu.thread.chosen = index or 0
+        self._gpu.thread.chosen = self._gpu.choices[threading.current_thread().name] = index or 0
         if threading.get_ident() not in self._modes:
             modes = self._modes[threading.get_ident()] = [_Functions(self._gpu), _Operations(self._gpu)]
             for mode in modes:
@@ -106,8 +111,10 @@ class SimulatedCuda:
             mode.__exit__(None, None, None)
 
     @contextlib.contextmanager
-    def graph(self, graph: Graph, *, stream: Stream, **_: object) -> Iterator[None]:
-        """Stands for torch.cuda.graph."""
+    def graph(self, graph: Graph, *, stream: Stream | None = None, **_: object) -> Iterator[None]:
+        """Stands for torch.cuda.graph, which takes a stream of the chosen GPU if none is given."""
+        stream = stream or self._gpu.new_stream()
+        self._gpu.captures.append(stream.device)
         with self._gpu.entered(stream):
             self._gpu.capture = graph
             try:
@@ -136,6 +143,7 @@ def simulated(patch: pytest.MonkeyPatch) -> Iterator[SimulatedGpu]:
     }
     for name, function in stands_for.items():
         patch.setattr(torch.cuda, name, function)
+    patch.setattr(torch.cuda, "_lazy_init", lambda: gpu.chosen("torch"))  # asked for where no mode is entered
     patch.setattr(torch, "Generator", _AnyGenerator)
     # In inference mode torch splits up fewer operations, and not all of them work with tensors of other classes.
     patch.setattr(torch, "inference_mode", lambda mode=True: torch.no_grad() if mode else contextlib.nullcontext())

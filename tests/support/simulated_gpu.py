@@ -106,11 +106,14 @@ class SimulatedGpu(StreamOrder):
 
     kernels: {operation: launches}. waits: {(reason, Place): number} - the host has waited for the device.
     copies: {("to device" or "to host", whether asynchronous): number}.
+    choices: {thread: GPU that it has chosen}. captures: devices on which graphs were captured.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.capture: Graph | None = None
+        self.choices: dict[str, int] = {}
+        self.captures: list[torch.device] = []
         self._pinned: dict[int, tuple[torch.UntypedStorage, Memory]] = {}
         self.clear()
 
@@ -252,7 +255,7 @@ class SimulatedGpu(StreamOrder):
             inner = func(*inner_args, **inner_kwargs)
             to = GpuTensor(inner, self.chosen(name)) if target.type == "meta" else inner
         if isinstance(to, GpuTensor) and isinstance(of, GpuTensor):
-            self.kernels[name] += 1
+            self.kernels[name] += to.numel() > 0
             self._launch(name, [of], [to])
             if self.capture is not None:
                 self.capture.append(func, inner_args, inner_kwargs, [] if name == "copy_" else [to])
