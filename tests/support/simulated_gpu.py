@@ -32,15 +32,15 @@ _ALLOWED_ON_CPU = frozenset(("_to_copy", "copy_"))  # arguments on different dev
 
 
 class GpuTensor(Tensor):
-    """A tensor of the simulated GPU; ``inner`` has its values."""
+    """A tensor of the simulated GPU; ``on_cpu`` has its values."""
 
-    inner: Tensor
+    on_cpu: Tensor
     memory: Memory
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls: Any, inner: Tensor, index: int, memory: Memory | None = None) -> GpuTensor:
-        made: GpuTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: GpuTensor = torch.Tensor._make_wrapper_subclass(
             cls,
             inner.size(),
             strides=inner.stride(),
@@ -48,7 +48,7 @@ class GpuTensor(Tensor):
             dtype=inner.dtype,
             device=torch.device("meta", index),
         )
-        made.inner, made.memory = inner, memory or Memory()
+        made.on_cpu, made.memory = inner, memory or Memory()
         return made
 
     @property
@@ -64,13 +64,14 @@ class GpuTensor(Tensor):
         return False
 
     @property
-    def data(self) -> Tensor:  # type: ignore[override]
+    def data(self) -> Tensor:
         return self.detach()
 
     @data.setter
-    def data(self, other: GpuTensor) -> None:
+    def data(self, other: Tensor) -> None:
+        assert isinstance(other, GpuTensor)
         _set_data(self, other)
-        self.inner, self.memory = other.inner, other.memory
+        self.on_cpu, self.memory = other.on_cpu, other.memory
 
     def tolist(self) -> Any:
         return self.to("cpu").tolist()
@@ -83,15 +84,15 @@ class GpuTensor(Tensor):
         memo[id(self)] = copied
         return copied  # type: ignore[no-any-return]
 
-    def __repr__(self, **_: Any) -> str:
-        return f"GpuTensor({self.inner})"
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"GpuTensor({self.on_cpu})"
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         return _active().run(func, args, kwargs or {})
 
 
-_device_of: Callable[[Tensor], torch.device] = Tensor.device.__get__  # type: ignore[attr-defined]
+_device_of: Callable[[Tensor], torch.device] = Tensor.device.__get__
 _set_data: Callable[[Tensor, Tensor], None] = Tensor.data.__set__  # type: ignore[attr-defined]
 gpus: list[SimulatedGpu] = []
 
@@ -202,8 +203,8 @@ class SimulatedGpu(StreamOrder):
         if self.capture is not None:
             self.capture.save(changed)
         result = func(*inner_args, **inner_kwargs)
-        own = {id(leaf.inner): leaf for leaf in mine}
-        memory_of = {leaf.inner.untyped_storage()._cdata: leaf.memory for leaf in mine}
+        own = {id(leaf.on_cpu): leaf for leaf in mine}
+        memory_of = {leaf.on_cpu.untyped_storage()._cdata: leaf.memory for leaf in mine}
         made: list[GpuTensor] = []
 
         def outer(leaf: Any) -> Any:
@@ -215,7 +216,7 @@ class SimulatedGpu(StreamOrder):
             return made[-1]
 
         wrapped = result if isinstance(result, bool | int | float) else _mapped(outer, result)
-        fresh = [leaf for leaf in made if leaf.inner.untyped_storage()._cdata not in memory_of]
+        fresh = [leaf for leaf in made if leaf.on_cpu.untyped_storage()._cdata not in memory_of]
         if name not in _FREE:
             self.kernels[name] += not reads
             self._launch(name, mine, [*fresh, *changed])
@@ -244,14 +245,14 @@ class SimulatedGpu(StreamOrder):
         if name == "copy_":
             to, of = args[0], args[1]
             asynchronous = bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
-            inner_args, inner_kwargs = (_inner(to), _inner(of)), dict[str, Any]()
+            inner_args, inner_kwargs = [_inner(to), _inner(of)], dict[str, Any]()
             if self.capture is not None:
                 self.capture.save([to])
             func(*inner_args)
         else:
             of, asynchronous = args[0], bool(kwargs.get("non_blocking", False))
             target = _device_of(of) if device is None else torch.device(device)
-            inner_args, inner_kwargs = (_inner(of),), {**kwargs, "non_blocking": False}
+            inner_args, inner_kwargs = [_inner(of)], {**kwargs, "non_blocking": False}
             inner = func(*inner_args, **inner_kwargs)
             to = GpuTensor(inner, self.chosen(name)) if target.type == "meta" else inner
         if isinstance(to, GpuTensor) and isinstance(of, GpuTensor):
@@ -303,7 +304,7 @@ def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _inner(leaf: Any) -> Any:
-    return leaf.inner if isinstance(leaf, GpuTensor) else leaf
+    return leaf.on_cpu if isinstance(leaf, GpuTensor) else leaf
 
 
 def _changed(func: Any, args: Any, kwargs: Any) -> list[GpuTensor]:
@@ -334,11 +335,11 @@ class Graph:
 
     def save(self, tensors: Iterable[GpuTensor]) -> None:
         """Before a capture changes them."""
-        kept = [leaf.inner for leaf in tensors if leaf.memory not in self._made]
+        kept = [leaf.on_cpu for leaf in tensors if leaf.memory not in self._made]
         self._before += [(inner, inner.clone()) for inner in kept]
 
     def append(self, func: Any, args: Any, kwargs: Any, fresh: list[GpuTensor]) -> None:
-        self._launches.append((func, args, kwargs, [leaf.inner for leaf in fresh]))
+        self._launches.append((func, args, kwargs, [leaf.on_cpu for leaf in fresh]))
         self._made |= {leaf.memory for leaf in fresh}
 
     @torch.no_grad()

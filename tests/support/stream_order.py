@@ -11,6 +11,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Iterator
+from types import FrameType
 from typing import NamedTuple
 
 import torch
@@ -39,7 +40,8 @@ class Place(NamedTuple):
     @classmethod
     def present(cls) -> Place:
         """The innermost one."""
-        frame, of_test = sys._getframe(1), None
+        frame: FrameType | None = sys._getframe(1)
+        of_test: Place | None = None
         while frame is not None:
             code = frame.f_code
             for package in ("/sfactory/", "/tests/"):
@@ -48,7 +50,7 @@ class Place(NamedTuple):
                     return cls(f"sfactory/{file}", frame.f_lineno, code.co_name)
                 if found and of_test is None and not file.startswith("support/"):
                     of_test = cls(f"tests/{file}", frame.f_lineno, code.co_name)
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = frame.f_back
         return of_test or cls("?", 0, "?")
 
 
