@@ -39,7 +39,7 @@ class Most(NamedTuple):
 MOST = (
     Most("Nature CNN", "images", {"encoder_conv_architecture": "convnet_atari", "obs_scale": 255.0}, 436, 82, 23, 2),
     Most("MLP", "vector", {"encoder_mlp_layers": (64, 64)}, 428, 82, 18, 2),
-    Most("GRU", "vector", {"encoder_mlp_layers": (64, 64), "use_rnn": True, "rnn_size": 64}, 847, 82, 21, 3),
+    Most("GRU", "vector", {"encoder_mlp_layers": (64, 64), "use_rnn": True, "rnn_size": 64}, 847, 83, 21, 3),
 )
 
 
