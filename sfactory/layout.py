@@ -90,6 +90,7 @@ class Layout:
     agents: int = 1  # A
     kinds: tuple[str, ...] = ()  # by policy, the kind of agents that it plays, if there are several kinds
     opponents: int = 0  # past versions that policy 0 plays against
+    resident: bool = False  # a TensorEnv is stepped on the learner's device: there are no slots
 
     @staticmethod
     def plan(
@@ -100,6 +101,7 @@ class Layout:
         evaluators: int = 0,
         population: PopulationConfig | None = None,
         agents: int = 1,
+        resident: bool = False,
     ) -> Layout:
         """Compute all sizes; the configuration was checked before, so nothing here can fail."""
         population = population or PopulationConfig()
@@ -115,6 +117,7 @@ class Layout:
             slots = _slots_of_a_dataset(dataset_rows, rows, sampling.num_workers * splits // policies)
         else:
             slots = sampling.min_traj_buffers_per_worker
+        slots = 0 if resident else slots
         background = learner.train_in_background_thread and not until_trained
         return Layout(
             inference=inference,
@@ -135,6 +138,7 @@ class Layout:
             evaluators=evaluators,
             agents=agents,
             opponents=population.opponent_pool,
+            resident=resident,
         )
 
     def with_batches(self, learner: LearnerConfig) -> Layout:

@@ -9,7 +9,7 @@ import contextlib
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -125,6 +125,10 @@ class EpisodeTracker:
         self._returns[list(rows)] = returns
         self._started[list(rows)] = self._tick - length
 
+    def add_finished(self, rows: Sequence[int], returns: Sequence[float], lengths: Sequence[int]) -> None:
+        """Episodes of policy 0 that have ended, and that were not followed step by step."""
+        self._keep(0, rows, returns, lengths)
+
     def send(self, actor: int, put: Callable[[EpisodesDone | EpisodeEnd], bool]) -> bool:
         """Pass all finished episodes to ``put``; False as soon as that returns False, and the rest stays here."""
         for policy, (returns, lengths) in self._finished.items():
@@ -139,12 +143,14 @@ class EpisodeTracker:
         return True
 
     def _finish(self, policy: int, rows: RowNumbers) -> None:
-        returns, lengths = self._finished.setdefault(policy, ([], []))
-        new_returns, new_lengths = self._returns[rows].tolist(), (self._tick - self._started[rows]).tolist()
-        returns += new_returns
-        lengths += new_lengths
+        self._keep(policy, rows, self._returns[rows].tolist(), (self._tick - self._started[rows]).tolist())
+
+    def _keep(self, policy: int, rows: Iterable[int], returns: Sequence[float], lengths: Sequence[int]) -> None:
+        kept_returns, kept_lengths = self._finished.setdefault(policy, ([], []))
+        kept_returns += returns
+        kept_lengths += lengths
         if self.recorder is not None:
-            for row, one, length in zip(rows, new_returns, new_lengths, strict=True):
+            for row, one, length in zip(rows, returns, lengths, strict=True):
                 self.recorder.end(policy, int(row), one, length)
 
 

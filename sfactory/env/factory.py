@@ -1,7 +1,8 @@
 """Makes environments from ``--env``, ``--env_kwargs``, ``--env_frameskip`` and the flags of wrappers.
 
 A name is looked up in this order: env family, ``module:function``, Gymnasium id. The result is a ``gymnasium.Env``, an
-``AgentsEnv`` with several agents, or a ``gymnasium.vector.VectorEnv``. EnvErrors say how to fix the problem.
+``AgentsEnv`` with several agents, a ``gymnasium.vector.VectorEnv`` or a ``TensorEnv``. EnvErrors say how to fix the
+problem.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from sfactory.config.env_families import find_family, install_advice, lack_of_family
 from sfactory.config.flags import assigned, did_you_mean
 from sfactory.config.import_strings import Unresolved, described, find_callable, import_current_directory
 from sfactory.config.schema import Config, WrapperConfig
 from sfactory.env.lifecycle import draw_without_screen, warnings_stay_warnings
+from sfactory.env.tensor_makers import DEVICE, NUM_ENVS, advice_for, lacks_parameters, misfit, says_tensors
 from sfactory.errors import EnvError, Passing, named, raised_at
 from sfactory.packages import env_plugin, missing_module
 
@@ -27,13 +29,14 @@ if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
 
     from sfactory.env.multi_agent import AgentsEnv
+    from sfactory.env.tensor_env import TensorEnv
     from sfactory.env.vector import VectorEnv
 
     Env = gymnasium.Env[Any, Any]
 
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _SHOWN_IDS = 5
-_FRAMESKIP, _NUM_ENVS, _SEED = "env_frameskip", "num_envs", "seed"
+_FRAMESKIP, _SEED = "env_frameskip", "seed"
 _RENDER_MODE, _IMAGES = "render_mode", "rgb_array"
 # Metadata key of an env; True if observations depend on env_frameskip, for example as stacked frames.
 SPANS_FRAMES = "observation_spans_frames"
@@ -47,12 +50,14 @@ class Maker:
     parameters: parameters that can be passed by name
     own_parameters: True if ``parameters`` is complete (including ``render_mode``), as for a user's function; False if
         the maker passes unknown arguments on
+    makes_tensors: True if it makes TensorEnvs; it then gets the arguments num_envs and device
     """
 
     title: str
     make: Callable[..., object]
     parameters: Mapping[str, inspect.Parameter]
     own_parameters: bool
+    makes_tensors: bool = False
 
 
 def find_maker(env_name: str) -> Maker:
@@ -61,15 +66,15 @@ def find_maker(env_name: str) -> Maker:
     if family is not None:
         if lack := lack_of_family(family):
             raise EnvError(f"--env={env_name}: {lack}")
-        make = functools.partial(family.make, env_name)
-        return Maker(f"env family {family.name!r}", make, _parameters(family.make), own_parameters=False)
+        make, tensors = functools.partial(family.make, env_name), bool(getattr(family, "makes_tensors", False))
+        return Maker(f"env family {family.name!r}", make, _parameters(family.make), False, tensors)
     _, colon, function = env_name.partition(":")
     if colon and function.isidentifier():
         try:
             factory = find_callable(env_name)
         except Unresolved as error:
             raise EnvError(f"--env={env_name}: {error}") from error.__cause__
-        return Maker(env_name, factory, _parameters(factory), own_parameters=True)
+        return Maker(env_name, factory, _parameters(factory), True, says_tensors(factory))
     return Maker("gymnasium.make", functools.partial(make_gymnasium_env, env_name), {}, own_parameters=False)
 
 
@@ -146,7 +151,7 @@ class EnvFactory:
     ``env_frameskip`` is passed on if the family's ``make`` or the function has a parameter of this name, so that one
     flag both sets frame skipping and counts the skipped frames. Other makers, such as Gymnasium, do not get it. An env
     with several frames in one observation sets SPANS_FRAMES in its metadata. info_action_mask: the flag; "auto" is for
-    the probe, which finds out. wrappers: see NOTE [Order of wrappers].
+    the probe, which finds out. wrappers: see NOTE [Order of wrappers]. device: of TensorEnvs.
 
     All methods raise EnvError if the env cannot be made or has the wrong type; its cause is the maker's exception.
     """
@@ -156,6 +161,7 @@ class EnvFactory:
     env_frameskip: int = 1
     info_action_mask: str = "off"
     wrappers: WrapperConfig = field(default_factory=WrapperConfig)
+    device: str = "cpu"
 
     @staticmethod
     def of(config: Config) -> EnvFactory:
@@ -167,7 +173,12 @@ class EnvFactory:
     @property
     def makes_vectors(self) -> bool:
         """True if the maker returns vector envs, because it has a parameter ``num_envs``."""
-        return _NUM_ENVS in find_maker(self.name).parameters
+        return NUM_ENVS in find_maker(self.name).parameters
+
+    @property
+    def makes_tensors(self) -> bool:
+        """True if the maker returns TensorEnvs, which it says itself: see ``Maker``."""
+        return find_maker(self.name).makes_tensors
 
     def __call__(self, render_mode: str | None = None) -> Env:
         """Make one single-agent environment."""
@@ -195,10 +206,10 @@ class EnvFactory:
             draw_without_screen()  # before the import of a package that reads it
         maker = find_maker(self.name)
         kwargs = self._arguments(maker, render_mode)
-        if _NUM_ENVS in maker.parameters:
+        if NUM_ENVS in maker.parameters:
             from sfactory.env.vector import SoleEnv
 
-            return SoleEnv(self._vector_env(maker, {**kwargs, _NUM_ENVS: 1}))
+            return SoleEnv(self._vector_env(maker, {**kwargs, NUM_ENVS: 1}))
         env = self._in_own_wrappers(self._made_by(maker, kwargs))
         if (many := self._adapted(env)) is not None:
             self._require_own_wrappers_alone("has many agents")
@@ -206,7 +217,7 @@ class EnvFactory:
         if not isinstance(env, gymnasium.Env):
             raise self._error(
                 f"{maker.title} returned {described(env)}; it must return an instance of gymnasium.Env (the package "
-                "gymnasium, not the older gym), or an env of many agents (docs/multi_agent.md)"
+                f"gymnasium, not the older gym), or an env of many agents (docs/multi_agent.md){advice_for(env)}"
             )
         if self.wrappers.used:
             env = self._wrapped(env, maker)
@@ -222,10 +233,28 @@ class EnvFactory:
         A parameter ``seed`` of the maker gets ``seed``, because some vector envs can only be seeded here.
         """
         maker = find_maker(self.name)
-        kwargs = self._arguments(maker, None) | {_NUM_ENVS: num_envs}
+        kwargs = self._arguments(maker, None) | {NUM_ENVS: num_envs}
         if _SEED in maker.parameters:
             kwargs.setdefault(_SEED, seed)
         return self._vector_env(maker, kwargs)
+
+    def tensors(self, num_envs: int) -> TensorEnv:
+        """Make one TensorEnv of ``num_envs`` environments on ``device``."""
+        maker = find_maker(self.name)
+        if DEVICE in self.kwargs:
+            raise self._error("leave the device out of --env_kwargs: --device says where env and network are")
+        return self._tensor_env(maker, self._arguments(maker, None) | {NUM_ENVS: num_envs, DEVICE: self.device})
+
+    def _tensor_env(self, maker: Maker, kwargs: Mapping[str, object]) -> TensorEnv:
+        self._require_own_wrappers_alone("is a TensorEnv")
+        if maker.own_parameters and (problem := lacks_parameters(maker.parameters)):
+            raise self._error(f"{maker.title}: {problem}")
+        if self.info_action_mask == "on":
+            raise self._error("--info_action_mask=on: a TensorEnv has no infos; action masks are observations of it")
+        env: Any = self._in_own_wrappers(self._made_by(maker, kwargs))
+        if problem := misfit(env, kwargs[NUM_ENVS], kwargs[DEVICE]):
+            raise self._error(f"{maker.title}: {problem}")
+        return cast("TensorEnv", env)
 
     def _arguments(self, maker: Maker, render_mode: str | None) -> dict[str, object]:
         kwargs = dict(self.kwargs)
@@ -312,6 +341,10 @@ class EnvFactory:
     def _vector_env(self, maker: Maker, kwargs: Mapping[str, object]) -> VectorEnv:
         import gymnasium
 
+        if maker.makes_tensors:
+            from sfactory.env.tensor_vector import TensorVectorEnv
+
+            return TensorVectorEnv(self._tensor_env(maker, {DEVICE: "cpu", **kwargs}))
         self._require_own_wrappers_alone("is a vector env")
         env = self._in_own_wrappers(self._made_by(maker, kwargs))
         if not isinstance(env, gymnasium.vector.VectorEnv):
@@ -322,10 +355,10 @@ class EnvFactory:
                 )
             raise self._error(
                 f"{maker.title} takes num_envs, and returned {described(env)}; it must return an instance of "
-                "gymnasium.vector.VectorEnv (or not take num_envs)"
+                f"gymnasium.vector.VectorEnv (or not take num_envs){advice_for(env)}"
             )
-        if env.num_envs != kwargs[_NUM_ENVS]:
-            raise self._error(f"{maker.title} was asked for num_envs={kwargs[_NUM_ENVS]}, and returned {env.num_envs}")
+        if env.num_envs != kwargs[NUM_ENVS]:
+            raise self._error(f"{maker.title} was asked for num_envs={kwargs[NUM_ENVS]}, and returned {env.num_envs}")
         if self.info_action_mask != "on":
             return env
         from sfactory.env.info_masks import InfoMaskVectorEnv

@@ -97,3 +97,13 @@ def draw_without_screen(variables: MutableMapping[str, str] = os.environ) -> Non
 def lacks_opengl(variables: Mapping[str, str] = os.environ) -> bool:
     """Whether MuJoCo would draw on a screen, and there is none."""
     return sys.platform == "linux" and not any(variables.get(name) for name in (MUJOCO_GL, *_SCREENS))
+
+
+def see_gpus_of_main(visible: str | None, variables: MutableMapping[str, str] = os.environ) -> None:
+    """After ``see_gpu_of``, and before CUDA's first use: make visible what main sees, under the same numbers.
+
+    ``visible``: CUDA_VISIBLE_DEVICES of main, None if it is not set.
+    """
+    variables.pop(CUDA, None)
+    if visible is not None:
+        variables[CUDA] = visible

@@ -19,12 +19,13 @@ from sfactory.spec import EnvSpec
 
 
 class ActingPolicy:
-    """A model that follows the weights in SharedWeights.
+    """A model that follows the weights in SharedWeights, or those that ``adopt`` is given.
 
     version: policy version of its weights. paths: of the observations that it reads.
     """
 
-    def __init__(self, spec: EnvSpec, config: ModelConfig, weights: SharedWeights, device: torch.device) -> None:
+    def __init__(self, spec: EnvSpec, config: ModelConfig, weights: SharedWeights | None, device: torch.device) -> None:
+        """``weights``: None where a learner in this process gives them to ``adopt``, without host memory."""
         self.device, self._obs = device, spec.obs
         self.paths = tuple(path for path, _ in spec.obs)
         dtype = compute_dtype(config.amp, device)
@@ -46,8 +47,9 @@ class ActingPolicy:
         if on_cpu:  # an env may live in this process
             self.draw_privately()
         # On the CPU, published bytes are copied straight into the model; on a GPU, through pinned memory.
-        self._host = self._flat.block if on_cpu else torch.empty_like(self._flat.block, device="cpu").pin_memory()
-        self._host_view = self._host.numpy()
+        self._host: Tensor | None = None
+        if weights is not None:
+            self._host = self._flat.block if on_cpu else torch.empty_like(self._flat.block, device="cpu").pin_memory()
         self._adopted: torch.cuda.Event | None = None  # the end of the copy from there
         if device.type == "cuda":
             self._adopted = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
@@ -56,6 +58,7 @@ class ActingPolicy:
 
     def wait_for_weights(self, control: Control) -> bool:
         """Wait for the learner's first publication; False if a stop was ordered first (main limits the wait)."""
+        assert self._weights is not None, "weights are given to adopt()"
         while not self._weights.published.wait(BLOCK_S):
             if control.stopping:
                 return False
@@ -64,15 +67,27 @@ class ActingPolicy:
 
     def refresh(self) -> None:
         """Load newer weights if there are any; never call this during a forward pass."""
+        assert self._weights is not None, "weights are given to adopt()"
+        assert self._host is not None
         if self._weights.publications == self._publication:
             return
         if self._adopted is not None:
             self._adopted.synchronize()  # the last copy has long ended: a pass, with its results, came after it
-        self._publication, self.version = self._weights.read_into(self._host_view)
+        self._publication, self.version = self._weights.read_into(self._host.numpy())
         if self._host is not self._flat.block:
             self._flat.adopt(self._host)
         if self._adopted is not None:
             self._adopted.record(torch.cuda.current_stream(self.device))
+        self._follow()
+
+    def adopt(self, weights: FlatState, version: int) -> None:
+        """Act with a copy of ``weights``, of the same kind of model on the same device, as policy ``version``."""
+        self._flat.adopt(weights.block)
+        self.version = version
+        self._follow()
+
+    def _follow(self) -> None:
+        """The weights have changed: so do those in another precision, if it acts with them."""
         if self._twin is not None:
             with self._own:
                 self._twin.refresh()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig
-from sfactory.learner.staging import ENV_STEP, HELD, REPLAYED, RUN_STEP, Columns
+from sfactory.learner.staging import ENV_STEP, FINAL_VALUE, HELD, REPLAYED, RUN_STEP, Columns
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,8 @@ class Batch:
 
     obs: {key: [T+1, R, ...]}; actions: {key: [T, R, ...]}
     behavior_log_prob, behavior_value: [T, R] float32, as recorded when acting
-    rewards: [T, R] float32, scaled, and clipped if there is a limit
+    rewards: [T, R] float32, scaled, and clipped if there is a limit; then final values are added, see NOTE
+        [Final values]
     discounts: [T, R] float32 - gamma, or 0 where the step terminated
     taken: [T, R] bool - an env took the step; False in padding
     valid: [T, R] bool - the step is learned from: it was taken, and its policy is not too old
@@ -70,14 +71,17 @@ class Batch:
         if algo.with_vtrace and algo.vtrace_drop_last_ts:
             # V-trace bootstraps from the value of the last step.
             taken = torch.cat((taken[:-1], torch.zeros_like(taken[-1:])))
-        rewards, limit = scalars["reward"] * algo.reward_scale, algo.reward_clip
+        scaled, limit = scalars["reward"] * algo.reward_scale, algo.reward_clip
+        rewards = scaled if limit is None else scaled.clamp(-limit, limit)
+        if FINAL_VALUE in scalars:
+            rewards = rewards + algo.gamma * scalars[FINAL_VALUE]
         replayed = scalars[REPLAYED] if REPLAYED in scalars else torch.zeros_like(taken)
         return Batch(
             obs={key: move(tensor) for key, tensor in columns.obs.items()},
             actions={key: move(tensor) for key, tensor in columns.actions.items()},
             behavior_log_prob=scalars["log_prob"],
             behavior_value=scalars["value"],
-            rewards=rewards if limit is None else rewards.clamp(-limit, limit),
+            rewards=rewards,
             discounts=torch.where(scalars["terminated"], 0.0, algo.gamma),
             taken=taken,
             valid=taken,
@@ -86,7 +90,7 @@ class Batch:
             lag=version,
             is_first=move(columns.is_first),
             rnn_states=move(columns.rnn_states),
-            reward_clipped=None if limit is None else rewards.abs() > limit,
+            reward_clipped=None if limit is None else scaled.abs() > limit,
             held=scalars.get(HELD),
             waiting=scalars.get(HELD) if columns.in_turns else None,
             env_step=scalars.get(ENV_STEP),

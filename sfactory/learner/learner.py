@@ -41,22 +41,28 @@ _log = logging.getLogger(__name__)
 
 
 class Publisher:
-    """Publishes the weights, every ``interval`` updates or at once, unless one is not finite."""
+    """Publishes the weights, every ``interval`` updates or at once, unless one is not finite.
 
-    def __init__(self, flat: FlatState, weights: SharedWeights, interval: int, *unpublished: FlatState) -> None:
-        """``unpublished``: weights that are trained but not acted with; they have to be finite, too."""
-        self._flat, self._weights, self._interval, self._trained = flat, weights, interval, (flat, *unpublished)
-        self._last = 0
+    version: policy version of the last publication. publications: their number in this session.
+    """
+
+    def __init__(self, flat: FlatState, weights: SharedWeights | None, interval: int, *unpublished: FlatState) -> None:
+        """weights: None where ``flat`` itself is read, between publications. unpublished: weights that are trained but
+        not acted with; they have to be finite, too."""
+        self.flat, self._weights, self._interval, self._trained = flat, weights, interval, (flat, *unpublished)
+        self.version = self.publications = 0
 
     def publish(self, train_step: int) -> None:
         """Publish now, as policy version ``train_step``. Raises DivergedError as ``check``."""
         self.check(train_step)
-        self._weights.publish(self._flat.to_host(), train_step)
-        self._last = train_step
+        if self._weights is not None:
+            self._weights.publish(self.flat.to_host(), train_step)
+        self.version = train_step
+        self.publications += 1
 
     def publish_if_due(self, train_step: int) -> None:
         """Publish if the last version is ``interval`` updates old. Raises DivergedError as ``check``."""
-        if train_step - self._last >= self._interval:
+        if train_step - self.version >= self._interval:
             self.publish(train_step)
 
     def check(self, train_step: int) -> None:
@@ -88,7 +94,8 @@ class Learner:
         auxiliary = make_auxiliary(model, config.algo, config.model)
         unpublished = [] if auxiliary is None else [FlatState(auxiliary.to(self._device))]
         flat = FlatState(model)
-        self.publisher = Publisher(flat, setup.weights, config.learner.publish_interval, *unpublished)
+        weights = None if setup.layout.resident else setup.weights
+        self.publisher = Publisher(flat, weights, config.learner.publish_interval, *unpublished)
         graphs = config.model.cuda_graphs and self._device.type == "cuda" and setup.trains
         if graphs and (own := own_parts(config.model)):
             graphs = False  # they may choose, or count, on the host, which a graph would repeat for ever
@@ -268,7 +275,7 @@ class Learner:
         row.set("train_seconds", seconds)
         if grew:  # written after the steps: a reader of this time then sees at least the steps that belong to it
             row.set("counted_at", seconds)
-        row.set("publications", self._setup.weights.publications)
+        row.set("publications", self.publisher.publications)
         if self.trainer.target is not None:
             row.set("target_updates", int(self.trainer.target.moves))
 

@@ -34,6 +34,7 @@ _SCALARS = {
 }
 REPLAYED, HELD = "replayed", "held"
 ENV_STEP, RUN_STEP = "counts_for_policy", "counts_env_step"
+FINAL_VALUE = "final_value"  # [T, R] float32 - in datasets of some TensorEnvs, see NOTE [Final values]
 
 Array = npt.NDArray[Any]
 Copy = tuple[Array, Array]  # target, source

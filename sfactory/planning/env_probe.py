@@ -16,7 +16,7 @@ import gymnasium
 
 from sfactory.actor.reward_shaping import RewardShaping, default_reward_shaping
 from sfactory.env.factory import EnvFactory
-from sfactory.env.lifecycle import close_env, see_gpu_of
+from sfactory.env.lifecycle import CUDA, close_env, see_gpu_of, see_gpus_of_main
 from sfactory.env.multi_agent import AgentsEnv
 from sfactory.errors import UNDER_MAIN_GUARD, ConfigError, EnvError, ResourceError, SFactoryError, named, raised_at
 from sfactory.planning.env_checker import (
@@ -28,6 +28,7 @@ from sfactory.planning.env_checker import (
     naming,
 )
 from sfactory.planning.step_cost import env_step_us
+from sfactory.planning.tensor_env_check import check_tensor_env
 from sfactory.process.spawn import Spawner, leave, prepare_process
 from sfactory.process.stack_dump import STOPPED, StackDump, is_stopped
 from sfactory.spec import EnvSpec
@@ -44,12 +45,14 @@ _CLOSE_S = 5.0  # for an env's close(), which has answered by then
 
 class Probed(NamedTuple):
     """Facts about an env. step_us: microseconds of a step per agent; None without a measurement and for vector envs.
-    info_action_mask: whether its infos have action masks, where that was to be found out."""
+    info_action_mask: whether its infos have action masks, where that was to be found out. makes_tensors: it is a
+    TensorEnv."""
 
     spec: EnvSpec
     step_us: float | None = None
     reward_shaping: RewardShaping | None = None
     info_action_mask: bool = False
+    makes_tensors: bool = False
 
 
 def probe_env(
@@ -58,7 +61,8 @@ def probe_env(
     """Check the env of ``factory`` on the first of ``gpus``; ``timed``: and time steps. Raises EnvError with a flaw."""
     for worker in range(len(gpus)):
         see_gpu_of(worker, gpus, dict(os.environ))  # refuses those that are not there
-    with probing(spawner, factory.name, _Examining(factory, timed), timeout_s, gpus) as received:
+    work = _Examining(factory, timed, os.environ.get(CUDA))
+    with probing(spawner, factory.name, work, timeout_s, gpus) as received:
         answer: Probed | str = received()
     if isinstance(answer, str):
         raise EnvError(answer)
@@ -148,8 +152,11 @@ class _Examining(NamedTuple):
 
     factory: EnvFactory
     timed: bool
+    visible_gpus: str | None  # CUDA_VISIBLE_DEVICES of main
 
     def __call__(self, tell: Callable[[Any], None], at_end: contextlib.ExitStack) -> Probed:
+        if self.factory.device != "cpu" and self.factory.makes_tensors:
+            see_gpus_of_main(self.visible_gpus)  # the env is on the device of the network
         return examine(self.factory, self.timed, at_end)
 
 
@@ -170,6 +177,11 @@ def examine(factory: EnvFactory, timed: bool = False, at_end: contextlib.ExitSta
 
 def _examine(factory: EnvFactory, timed: bool, at_end: contextlib.ExitStack) -> Probed:
     name, find_masks = f"--env={factory.name}", factory.info_action_mask == "auto"
+    if factory.makes_tensors:
+        tensors = factory.tensors(NUM_VECTOR_ENVS)
+        probed = Probed(check_tensor_env(tensors, name), makes_tensors=True)
+        at_end.callback(close_env, tensors, name)
+        return probed
     if factory.makes_vectors:
         vector = factory.vector(NUM_VECTOR_ENVS, seed=0)
         probed = Probed(check_vector_env(vector, name, find_masks))

@@ -30,6 +30,7 @@ from sfactory.model.torch_state import OwnTorchState
 from sfactory.planning.agent_policies import kinds_of_policies, with_policies_of_kinds
 from sfactory.planning.env_probe import Probed
 from sfactory.planning.network_check import checked_model
+from sfactory.planning.resident_rules import fitted_to_tensors
 from sfactory.planning.step_cost import forward_us
 from sfactory.process.signals import stdout_to_stderr
 from sfactory.shared.memory import planned_bytes
@@ -99,8 +100,9 @@ _BYTES_PER_THREAD = 2**19
 
 def _planned_bytes(spec: EnvSpec, layout: Layout, weight_bytes: int, replayed: int) -> int:
     """Memory for slots, states, staging areas, ``replayed`` trajectories, weights, and weights under evaluation."""
-    slots = planned_bytes(trajectory_fields(spec, layout))
-    per_row = slots / (layout.num_slots * layout.rows)
+    slots = planned_bytes(trajectory_fields(spec, layout)) if layout.num_slots else 0
+    one_each = replace(layout, slots_per_split=layout.slots_per_split or 1)
+    per_row = planned_bytes(trajectory_fields(spec, one_each)) / (one_each.num_slots * layout.rows)
     opponents = layout.opponents + 1 if layout.opponents else 0
     weights = 2 * weight_bytes * (layout.num_policies + opponents + (1 if layout.evaluators else 0))
     kept = int(per_row * (layout.dataset_rows * layout.datasets + replayed)) * layout.num_policies
@@ -189,9 +191,10 @@ def fitted_to_env(resolved: Resolved, probed: Probed) -> Resolved:
     kind, on_gpu = probed.spec.for_model(config.model).kind, choose_device(config.run.device) != "cpu"
     if wants_task_defaults(resolved):
         resolved = with_task_defaults(resolved, kind, probed.step_us, on_gpu)
-    if on_gpu:
-        resolved = with_gpu_defaults(resolved, kind)
-    return fitted_to_agents(resolved, probed.spec.num_agents)
+    resolved = fitted_to_agents(resolved, probed.spec.num_agents)
+    if probed.makes_tensors:
+        resolved = fitted_to_tensors(resolved)
+    return with_gpu_defaults(resolved, kind) if on_gpu else resolved
 
 
 def steps_are_timed(config: Config) -> bool:
@@ -201,8 +204,11 @@ def steps_are_timed(config: Config) -> bool:
     return choose_device(config.run.device) != "cpu"
 
 
-def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None) -> Plan:
-    """Decide sizes and devices; raises ConfigError or ResourceError. env_step_us: as in ``Probed``, if timed."""
+def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None, resident: bool = False) -> Plan:
+    """Decide sizes and devices; raises ConfigError or ResourceError. env_step_us: as in ``Probed``, if timed.
+
+    resident: the env is a TensorEnv, see ``fitted_to_tensors``.
+    """
     sampling, cost, device = config.sampling, None, choose_device(config.run.device)
     kinds = kinds_of_policies(config, spec)
     parts = [spec.part(kind) for kind in dict.fromkeys(kinds or ("",))]
@@ -239,7 +245,7 @@ def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None) 
             ]
         )
     layout = Layout.plan(
-        sampling, config.learner, inference, model.state_size, evaluators, config.population, spec.num_agents
+        sampling, config.learner, inference, model.state_size, evaluators, config.population, spec.num_agents, resident
     )
     layout = replace(layout, kinds=kinds) if kinds else layout
     cores, weight_bytes = Cores.available(), flat_bytes(model)
@@ -262,9 +268,9 @@ def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None) 
     return Plan(spec, layout, device, cores, weight_bytes, why, weight_shapes=weight_shapes, reading=tuple(reading))
 
 
-def plan_run(config: Config, spec: EnvSpec, env_step_us: float | None = None) -> Plan:
+def plan_run(config: Config, spec: EnvSpec, env_step_us: float | None = None, resident: bool = False) -> Plan:
     """As ``plan_sizes``; also check the machine's resources, with warnings for those that a run can do without."""
-    plan = plan_sizes(config, spec, env_step_us)
+    plan = plan_sizes(config, spec, env_step_us, resident)
     warn_of_emulation(config.model.amp, plan.device)
     if config.run.device == "auto" and plan.device == "cpu" and (why := why_unused()):
         _log.warning("torch cannot use the GPU of this machine, so the CPU computes: %s", why)

@@ -14,6 +14,7 @@ from sfactory.experiment.resume import Resumed
 from sfactory.experiment.summary import Outcome
 from sfactory.runner.context import Executor, RunContext
 from sfactory.runner.parallel import ParallelExecutor
+from sfactory.runner.resident import ResidentExecutor
 from sfactory.runner.serial import SerialExecutor
 from sfactory.supervise.restarts import RestartBudget
 
@@ -23,6 +24,8 @@ _log = logging.getLogger(__name__)
 def run_with_restarts(context: RunContext) -> Outcome:
     """Train until a limit, a signal, or a fault for which no restart is left."""
     executor: type[Executor] = SerialExecutor if context.config.run.serial_mode else ParallelExecutor
+    if context.plan.layout.resident:
+        executor = ResidentExecutor
     while True:
         outcome = executor(context).run()
         budget = _restart_budget(context, outcome)

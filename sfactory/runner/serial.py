@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
+from typing import Protocol
 
 import torch
 
 from sfactory.actor.actor_process import make_actor
-from sfactory.actor.base_actor import Actor
 from sfactory.actor.setup import ActorSetup, close_envs, make_splits
 from sfactory.clock import Every
 from sfactory.config.population_rules import learning_policies
@@ -41,8 +41,20 @@ _log = logging.getLogger(__name__)
 _IDLE_BEATS = 120  # half a minute of turns in which no worker had anything to do
 
 
+class TurnTaker(Protocol):
+    """What collects in its turns: an actor."""
+
+    def turn(self, timeout: float) -> None:
+        """Do what can be done, waiting up to ``timeout`` seconds for a message."""
+
+    def report(self) -> None:
+        """At the end: send main the episodes that have finished."""
+
+
 class SerialExecutor(Executor):
     """Creates all workers, gives each its turn until the end, and saves."""
+
+    _worker_of: type[LearnerWorker] = LearnerWorker
 
     def __init__(self, context: RunContext) -> None:
         super().__init__(context)
@@ -52,7 +64,7 @@ class SerialExecutor(Executor):
         self._learners: list[Learner] = []
         self._learner_workers: list[LearnerWorker] = []
         self._policy_workers: list[PolicyWorker] = []
-        self._actors: list[Actor] = []
+        self._actors: list[TurnTaker] = []
         self._last_counts, self._idle_beats = (-1, -1), 0
 
     def run(self) -> Outcome:
@@ -131,13 +143,13 @@ class SerialExecutor(Executor):
         status_dump, beat = StatusDump(self._shared), Every(BEAT_S)
         while not self._all_over():
             for name, policy_worker in zip(layout.policy_worker_names, self._policy_workers, strict=True):
-                with _failing_as(name):
+                with failing_as(name):
                     policy_worker.turn(0)
             for name, actor in zip(layout.actor_names, self._actors, strict=True):
-                with _failing_as(name):
+                with failing_as(name):
                     actor.turn(0)
             for name, worker, learner in zip(layout.learner_names, self._learner_workers, self._learners, strict=True):
-                with _failing_as(name), OwnTorchState():
+                with failing_as(name), OwnTorchState():
                     self._learn(worker, learner)
             if self._pbt_driver is not None:  # after every round, so that nothing of it depends on time
                 self._reports.poll()
@@ -186,7 +198,7 @@ class SerialExecutor(Executor):
 
     def _make_learner(self, policy: int) -> LearnerWorker:
         context, shared, name = self._context, self._shared, self._layout.learner_names[policy]
-        with _failing_as(name), OwnTorchState():
+        with failing_as(name), OwnTorchState():
             torch.manual_seed(seed_at(context.seed, Branch.LEARNER, policy))
             config = context.config if self._pbt_driver is None else self._pbt_driver.config_of(policy)
             directory = str(context.run_dir.checkpoint_dir(policy))
@@ -198,20 +210,20 @@ class SerialExecutor(Executor):
             learner.begin()
             if not setup.trains:
                 learner.checkpointer.save_first()
-            return LearnerWorker(setup, learner, row)
+            return self._worker_of(setup, learner, row)
 
     def _make_policy_worker(self, worker: int) -> PolicyWorker:
         context, shared = self._context, self._shared
         name = self._layout.policy_worker_names[worker]
-        with _failing_as(name), OwnTorchState():
+        with failing_as(name), OwnTorchState():
             device = device_of(worker // self._layout.policy_workers, context.plan.device)
             setup = PolicySetup(context.config, shared, worker, context.seed, context.resumed.env_steps, device)
             return PolicyWorker(setup, setup.make_policy(), shared.status.row(name))
 
-    def _make_actor(self, actor: int) -> Actor:
+    def _make_actor(self, actor: int) -> TurnTaker:
         context, shared, name = self._context, self._shared, self._layout.actor_names[actor]
         row = shared.status.row(name)
-        with _failing_as(name):
+        with failing_as(name):
             setup = ActorSetup(context.config, shared, actor, context.seed, context.resumed.env_steps)
             splits = make_splits(setup, row)
             self._envs.callback(close_envs, splits)
@@ -222,7 +234,7 @@ class SerialExecutor(Executor):
         failures: list[SFactoryError] = []
         for name, learner in zip(self._layout.learner_names, self._learners, strict=True):
             try:
-                with _failing_as(name), OwnTorchState():
+                with failing_as(name), OwnTorchState():
                     if not learner.finished and learner.failure is None:
                         learner.finish(save=True)
             except SFactoryError as failure:
@@ -234,7 +246,7 @@ class SerialExecutor(Executor):
 
 
 @contextlib.contextmanager
-def _failing_as(name: str) -> Iterator[None]:
+def failing_as(name: str) -> Iterator[None]:
     """Turn exceptions into the error that the death of the process ``name`` would be in a parallel run."""
     try:
         yield

@@ -30,7 +30,7 @@ from sfactory.learner.initial_weights import initial_weights
 from sfactory.learner.setup import Limits
 from sfactory.model.custom import own_parts
 from sfactory.planning.env_probe import probe_env
-from sfactory.planning.plan import Plan, fitted_to_env, plan_run, require_mapping, steps_are_timed
+from sfactory.planning.plan import Plan, choose_device, fitted_to_env, plan_run, require_mapping, steps_are_timed
 from sfactory.process.command import resume_command, tuned_command
 from sfactory.process.signals import Interrupted, Interrupts, stdout_to_stderr
 from sfactory.process.spawn import Spawner
@@ -138,14 +138,16 @@ class Session:
     def _plan(self) -> Plan:
         """Probe the env, and decide sizes and devices."""
         config, sampling = self._config, self._config.sampling
-        factory = EnvFactory.of(config)
+        # A TensorEnv is made on the device of the network.
+        factory = dataclasses.replace(EnvFactory.of(config), device=choose_device(config.run.device))
         limit_s, gpus = sampling.reset_timeout_seconds, sampling.actor_worker_gpus
         for_inference = steps_are_timed(config)
         timed = for_inference or depends_on_step_time(self._resolved)
         probed = probe_env(self._spawner, factory, limit_s, gpus, timed=timed)
         self._resolved = fitted_to_env(self._resolved, probed)
         config = self._config
-        plan = plan_run(config, probed.spec.for_model(config.model), probed.step_us if for_inference else None)
+        spec, step_us = probed.spec.for_model(config.model), probed.step_us if for_inference else None
+        plan = plan_run(config, spec, step_us, probed.makes_tensors)
         plan = dataclasses.replace(plan, reward_shaping=probed.reward_shaping)
         require_mapping(config, plan)
         for sentence in plan.reading:

@@ -1,0 +1,82 @@
+"""Checks that a ``TensorEnv`` keeps to its interface, before training starts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import gymnasium.spaces as spaces
+import torch
+from torch import Tensor
+
+from sfactory.env.conversion import BadObservation
+from sfactory.env.legal_actions import legal_rows
+from sfactory.env.tensor_actions import tensor_reader
+from sfactory.env.tensor_env import TensorEnv, TensorStep, TensorWriter, require_autoreset, require_tensor
+from sfactory.errors import EnvError
+from sfactory.model.precision import torch_dtype
+from sfactory.planning.env_checker import naming
+from sfactory.spec import EnvSpec
+
+_STEPS = 4
+
+
+def check_tensor_env(env: TensorEnv, name: str) -> EnvSpec:
+    """Reset ``env``, step it a few times, and reset it again; returns the spec of one env.
+
+    Raises EnvError, which begins with ``name``.
+    """
+    with naming(name), torch.no_grad():
+        for attribute in ("single_observation_space", "single_action_space"):
+            space = getattr(env, attribute, None)
+            if not isinstance(space, spaces.Space):
+                raise EnvError(f"its {attribute} is {space!r}; it must be the Gymnasium space of one of its envs")
+        spec = EnvSpec.of_spaces(env.single_observation_space, env.single_action_space)
+        require_autoreset(env)
+        writer, size = TensorWriter(spec, env.single_observation_space), env.num_envs
+        read = tensor_reader(env.single_action_space, spec.actions, env.device)
+        first, rows = _rows(env, spec), _rows(env, spec)
+        writer.write(env.reset(seed=0), first)
+        _require_finite("reset()", first)
+        for key, row in rows.items():
+            row.copy_(first[key])
+        for _ in range(_STEPS):
+            legal = legal_rows(spec, {key: row.cpu().numpy() for key, row in rows.items()})
+            step: Any = env.step(read({key: torch.from_numpy(row).to(env.device) for key, row in legal.items()}))
+            if not isinstance(step, TensorStep):
+                raise EnvError(f"step() returned a {type(step).__name__}; it must return a TensorStep")
+            _check_ends(step, size, env.device)
+            writer.write(step.obs, rows)
+            _require_finite("step()", {**rows, "rewards": step.rewards})
+            if step.final_obs is not None:
+                writer.write(step.final_obs, rows)
+        writer.write(env.reset(seed=0), rows)
+        if unlike := [key for key in first if not torch.equal(first[key], rows[key])]:
+            raise EnvError(f"two calls of reset(seed=0) returned different observations {unlike[0]!r}")
+    return spec
+
+
+def _check_ends(step: TensorStep, size: int, device: torch.device) -> None:
+    reward, flag = torch.zeros(size, dtype=torch.float64, device=device), torch.zeros(size, dtype=torch.bool)
+    try:
+        require_tensor("the reward of step()", step.rewards, reward)
+        for what in ("terminated", "truncated"):
+            require_tensor(f"{what} of step()", getattr(step, what), flag.to(device))
+        for name, values in step.stats.items():
+            require_tensor(f"stats[{name!r}] of step()", values, reward)
+    except BadObservation as error:
+        raise EnvError(str(error)) from None
+
+
+def _require_finite(where: str, tensors: dict[str, Tensor]) -> None:
+    for key, values in tensors.items():
+        if not math.isfinite(float(values.double().abs().max())):
+            raise EnvError(f"{where}: {key!r} holds NaN or infinity")
+
+
+def _rows(env: TensorEnv, spec: EnvSpec) -> dict[str, Tensor]:
+    return {key: _zeros(env, leaf.shape, leaf.dtype) for key, leaf in spec.obs}
+
+
+def _zeros(env: TensorEnv, shape: tuple[int, ...], dtype: str) -> Tensor:
+    return torch.zeros((env.num_envs, *shape), dtype=torch_dtype(dtype), device=env.device)

@@ -1,0 +1,38 @@
+"""Runs a learner and one ``TensorEnv`` on the learner's device in one process, where they take turns.
+
+Turns, saving and the end are those of serial mode. There is neither a slot nor a message between collecting and
+learning: both read and write the same dataset, and the weights to act with are copied on the device.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import cast
+
+import torch
+
+from sfactory.actor.setup import ActorSetup
+from sfactory.env.lifecycle import close_env
+from sfactory.resident.dataset import ResidentDataset
+from sfactory.resident.workers import ResidentActor, ResidentLearner
+from sfactory.runner.serial import SerialExecutor, failing_as
+from sfactory.shared.status import State
+
+
+class ResidentExecutor(SerialExecutor):
+    """Creates the learner and the env, and gives each its turn until the end."""
+
+    _worker_of = ResidentLearner
+
+    def _make_actor(self, actor: int) -> ResidentActor:
+        context, shared, name = self._context, self._shared, self._layout.actor_names[actor]
+        worker, learner = cast(ResidentLearner, self._learner_workers[0]), self._learners[0]
+        device, row = context.plan.device, shared.status.row(name)
+        with failing_as(name):
+            row.begin_work()
+            setup = ActorSetup(context.config, shared, actor, context.seed, context.resumed.env_steps)
+            env = dataclasses.replace(setup.factory, device=device).tensors(self._layout.rows)
+            self._envs.callback(close_env, env, f"the env of {name}")
+            row.set("state", State.RESETTING)
+            worker.dataset = ResidentDataset(shared.spec, self._layout, torch.device(device))
+            return ResidentActor(setup, env, learner.publisher, worker.dataset, row)
