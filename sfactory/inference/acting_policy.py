@@ -80,9 +80,9 @@ class ActingPolicy:
             self._adopted.record(torch.cuda.current_stream(self.device))
         self._follow()
 
-    def adopt(self, weights: FlatState, version: int) -> None:
-        """Act with a copy of ``weights``, of the same kind of model on the same device, as policy ``version``."""
-        self._flat.adopt(weights.block)
+    def adopt(self, weights: Tensor, version: int) -> None:
+        """Act with ``weights``, the block of a FlatState of such a model, as policy ``version``."""
+        self._flat.adopt(weights)
         self.version = version
         self._follow()
 

@@ -44,19 +44,23 @@ class Publisher:
     """Publishes the weights, every ``interval`` updates or at once, unless one is not finite.
 
     version: policy version of the last publication. publications: their number in this session.
+    copy: the block of weights as it was last published, on the device of the model; only without SharedWeights.
     """
 
     def __init__(self, flat: FlatState, weights: SharedWeights | None, interval: int, *unpublished: FlatState) -> None:
-        """weights: None where ``flat`` itself is read, between publications. unpublished: weights that are trained but
-        not acted with; they have to be finite, too."""
-        self.flat, self._weights, self._interval, self._trained = flat, weights, interval, (flat, *unpublished)
+        """weights: None where ``copy`` is read, in this process. unpublished: weights that are trained but not acted
+        with; they have to be finite, too."""
+        self.copy = torch.empty_like(flat.block if weights is None else flat.block[:0])
+        self._flat, self._weights, self._interval, self._trained = flat, weights, interval, (flat, *unpublished)
         self.version = self.publications = 0
 
     def publish(self, train_step: int) -> None:
         """Publish now, as policy version ``train_step``. Raises DivergedError as ``check``."""
         self.check(train_step)
-        if self._weights is not None:
-            self._weights.publish(self.flat.to_host(), train_step)
+        if self._weights is None:
+            self.copy.copy_(self._flat.block)
+        else:
+            self._weights.publish(self._flat.to_host(), train_step)
         self.version = train_step
         self.publications += 1
 

@@ -64,7 +64,7 @@ class ResidentActor:
             return
         if self._publisher.publications > self._publications:
             self._publications = self._publisher.publications
-            self._policy.adopt(self._publisher.flat, self._publisher.version)
+            self._policy.adopt(self._publisher.copy, self._publisher.version)
         self._watch.lap()
         rollout = self._collector.collect(self._dataset, lambda: self._control.stopping)
         if rollout is not None:

@@ -1,0 +1,251 @@
+"""Rows that a collector records are exactly what a TensorEnv did, and collecting reads no value on the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium.spaces as spaces
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode
+from torch import Tensor
+
+from sfactory.config.schema import AlgoConfig, LearnerConfig, ModelConfig, SamplingConfig
+from sfactory.env.conversion import BadObservation
+from sfactory.env.tensor_env import TensorEnv, TensorStep
+from sfactory.errors import EnvFaults
+from sfactory.inference.acting_policy import ActingPolicy
+from sfactory.layout import Layout
+from sfactory.learner.batch import Batch
+from sfactory.learner.staging import FINAL_VALUE
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.resident.collector import Collector
+from sfactory.resident.dataset import DataChecks, ResidentDataset
+from sfactory.resident.episodes import EpisodeSums
+from sfactory.spec import EnvSpec
+from sfactory_envs.synthetic.counting import FIELD_LIMIT
+from sfactory_envs.synthetic.counting_tensors import CountingTensors
+from tests.support.counting_check import Column, Resets, check_columns
+from tests.support.one_process import Dataset, snapshot
+
+STEPS, ENVS, ROLLOUTS = 7, 5, 30
+MEMORY = ModelConfig(encoder_mlp_layers=(8,), use_rnn=True, rnn_size=4, obs_scale=float(FIELD_LIMIT))
+
+
+class Collected:
+    """``ROLLOUTS`` rollouts of an env, two in each dataset, by a policy with a GRU. ended: of each rollout."""
+
+    def __init__(self, env: TensorEnv, rollouts: int = ROLLOUTS, device: str = "cpu") -> None:
+        self.spec = EnvSpec.of_spaces(env.single_observation_space, env.single_action_space).for_model(MEMORY)
+        sampling = SamplingConfig(num_workers=1, num_envs_per_worker=ENVS, rollout=STEPS, async_rl=False)
+        learner = LearnerConfig(batch_size=2 * ENVS * STEPS)
+        torch.manual_seed(3)
+        policy = ActingPolicy(self.spec, MEMORY, None, torch.device(device))
+        self.model: ActorCritic = policy._model
+        self.layout = Layout.plan(sampling, learner, "local", policy.state_size, resident=True)
+        self.dataset = ResidentDataset(self.spec, self.layout, torch.device(device))
+        self.datasets: list[Dataset] = []
+        self.ended: list[Tensor] = []
+        self.episodes: list[tuple[float, int, float]] = []
+        sums, collector = EpisodeSums(ENVS, torch.device(device)), Collector(env, self.spec, policy, self.layout)
+        collector.begin(self.dataset, seed=11)
+        for _ in range(rollouts):
+            rollout = collector.collect(self.dataset)
+            assert rollout is not None
+            self.ended.append(rollout.ended.clone())
+            if device == "cpu":
+                rewards = self.dataset.scalars["reward"][:, rollout.rows]
+                found = sums.add(rewards, rollout.stepped, rollout.ended, rollout.stats)
+                self.episodes += zip(found.returns, found.lengths, found.stats["action"], strict=True)
+            if self.dataset.full:
+                self.datasets.append(snapshot(self.dataset))
+                self.dataset.filled = 0
+
+    def columns(self) -> list[Column]:
+        """The rows of each env."""
+        columns = []
+        for env in range(ENVS):
+            slots = []
+            for number, ended in enumerate(self.ended):
+                place = env + ENVS * (number % 2)
+                fields = {name: value[:, place].numpy() for name, value in self.datasets[number // 2].items()}
+                of_slot: dict[str, Any] = {**fields, "obs": fields["obs:obs"], "action": fields["action:action"]}
+                slots.append({**of_slot, "truncated": ended[:, env].numpy() & ~fields["terminated"]})
+            columns.append(Column.of_slots(slots, STEPS))
+        return columns
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_each_step_is_recorded_once_whole_and_in_order(mode: Resets) -> None:
+    env = CountingTensors(ENVS, "cpu", STEPS * ROLLOUTS, mode)
+
+    collected = Collected(env)
+    columns = collected.columns()
+    counts = check_columns(columns, env.rules, mode)
+
+    assert sum(count.ends for count in counts) == len(collected.episodes) > 100
+    ends = [np.flatnonzero(column.terminated | column.truncated) % STEPS for column in columns]
+    assert set(np.concatenate(ends)) == set(range(STEPS))
+    assert all((data["policy_version"] == -1).all() for data in collected.datasets)
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_returns_lengths_and_statistics_of_episodes_are_those_of_their_rows(mode: Resets) -> None:
+    collected = Collected(CountingTensors(ENVS, "cpu", STEPS * ROLLOUTS, mode))
+
+    columns, due = collected.columns(), []
+    totals, lengths = np.zeros(ENVS), np.zeros(ENVS, int)
+    for row in range(STEPS * ROLLOUTS):
+        for env, column in enumerate(columns):
+            is_reset = mode == "NextStep" and not column.valid[row]
+            totals[env] += column.reward[row]
+            lengths[env] += not is_reset
+            if column.terminated[row] or column.truncated[row]:
+                due.append((totals[env], lengths[env], float(column.action[row])))
+                totals[env], lengths[env] = 0.0, 0
+    assert collected.episodes == due
+
+
+def test_memory_and_values_are_those_of_the_recorded_observations() -> None:
+    collected = Collected(CountingTensors(ENVS, "cpu", STEPS * 4), rollouts=4)
+
+    for data in collected.datasets:
+        state = data["rnn_states"][0]
+        for t in range(STEPS):
+            state = state.masked_fill(data["is_first"][t].unsqueeze(-1), 0.0)
+            with torch.inference_mode():
+                due = collected.model.forward({"obs": data["obs:obs"][t]}, state)
+            torch.testing.assert_close(data["value"][t], due.value)
+            state = due.state
+        torch.testing.assert_close(data["rnn_states"][-1], state)
+    before, after = collected.datasets
+    goes_on = ~before["is_first"][0, ENVS:]
+    assert torch.equal(before["rnn_states"][-1][:ENVS][goes_on], before["rnn_states"][0][ENVS:][goes_on])
+    assert torch.equal(before["obs:obs"][-1][ENVS:], after["obs:obs"][0][:ENVS])
+
+
+def test_a_truncated_step_gets_the_value_of_its_final_observation() -> None:
+    plain = Collected(CountingTensors(ENVS, "cpu", STEPS * 4, "SameStep"), rollouts=4)
+    env = CountingTensors(ENVS, "cpu", STEPS * 4, "SameStep", final_obs=True)
+    collected = Collected(env, rollouts=4)
+
+    algo, learner = AlgoConfig(gamma=0.5, reward_scale=0.25, reward_clip=20.0), LearnerConfig()
+    batch = Batch.of(collected.dataset, algo, learner, 0, torch.device("cpu"))
+    data, without = collected.datasets[-1], plain.datasets[-1]
+
+    ended = torch.cat(collected.ended[-2:], dim=1)
+    truncated = ended & ~without["terminated"]
+    assert truncated.sum() > 5
+    assert torch.equal(data["action:action"], without["action:action"])
+    assert torch.equal(without["valid"], ~truncated)
+    assert data["valid"].all()
+    assert torch.equal(batch.discounts == 0.0, ended)
+    finals = data[FINAL_VALUE]
+    assert torch.equal(finals != 0.0, truncated)
+    torch.testing.assert_close(batch.rewards, (data["reward"] * 0.25).clamp(-20.0, 20.0) + 0.5 * finals)
+    for t, row in truncated.nonzero().tolist():
+        shown = env._final[2 * STEPS + (row >= ENVS) * STEPS + t, row % ENVS]
+        with torch.inference_mode():
+            state = _state_after(collected.model, data, t, row)
+            due = collected.model.forward({"obs": shown.unsqueeze(0)}, state)
+        torch.testing.assert_close(finals[t, row], due.value[0])
+
+
+def _state_after(model: ActorCritic, data: Dataset, t: int, row: int) -> Tensor:
+    """[1, S]: the memory of ``row`` after step ``t``."""
+    state = data["rnn_states"][0, row : row + 1]
+    for step in range(t + 1):
+        if data["is_first"][step, row]:
+            state = torch.zeros_like(state)
+        state = model.forward({"obs": data["obs:obs"][step, row : row + 1]}, state).state
+    return state
+
+
+class AbstractEnv(TensorEnv):
+    """Tensors without values: whatever reads one raises. Has observations, actions and statistics of all kinds."""
+
+    def __init__(self, mode: str, final_obs: bool) -> None:
+        self.num_envs, self.device = ENVS, torch.device("meta")
+        self.single_observation_space = spaces.Dict(
+            {"x": spaces.Box(-1, 1, (3,), np.float32), "kind": spaces.Discrete(4), "image": spaces.Box(0, 9, (2,))}
+        )
+        self.single_action_space = spaces.Tuple(
+            (spaces.Discrete(3), spaces.Box(-2, 2, (2,), np.float32), spaces.MultiDiscrete([2, 3]))
+        )
+        self.autoreset_mode = AutoresetMode(mode)
+        self._final = final_obs
+
+    def reset(self, seed: int) -> Any:
+        kind = torch.zeros(ENVS, dtype=torch.int64, device=self.device)
+        return {
+            "x": torch.zeros(ENVS, 3, device=self.device),
+            "kind": kind,
+            "image": torch.zeros(ENVS, 2, device=self.device),
+        }
+
+    def step(self, actions: Any) -> TensorStep:
+        assert [action.shape for action in actions] == [(ENVS,), (ENVS, 2), (ENVS, 2)]
+        flags = torch.zeros(ENVS, dtype=torch.bool, device=self.device)
+        shown, rewards = self.reset(0), torch.zeros(ENVS, device=self.device)
+        return TensorStep(shown, rewards, flags, flags, shown if self._final else None, {"speed": rewards})
+
+
+@pytest.mark.parametrize(("mode", "final_obs"), [("NextStep", False), ("SameStep", False), ("SameStep", True)])
+def test_a_rollout_reads_no_value_on_the_host(mode: str, final_obs: bool) -> None:
+    collected = Collected(AbstractEnv(mode, final_obs), rollouts=2, device="meta")
+
+    assert collected.dataset.scalars["reward"].is_meta
+    with pytest.raises(NotImplementedError):  # so that the test would have failed
+        collected.ended[0].any().item()
+
+
+class Broken(CountingTensors):
+    """Returns what ``change`` makes of the tenth step."""
+
+    def __init__(self, change: Any) -> None:
+        super().__init__(ENVS, "cpu", STEPS * 2)
+        self._change = change
+
+    def step(self, actions: Tensor) -> TensorStep:
+        step = super().step(actions)
+        changed: TensorStep = self._change(step) if self._at == 10 else step
+        return changed
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda step: step._replace(obs=step.obs[:, :3]), "observation 'obs' has shape (5, 3)"),
+        (lambda step: step._replace(obs=step.obs.numpy()), "is a ndarray, not a torch.Tensor"),
+        (lambda step: step._replace(rewards=step.rewards.unsqueeze(1)), "the rewards has shape (5, 1)"),
+        (lambda step: step._replace(terminated=step.terminated.float()), "terminated has shape (5,) and dtype"),
+        (lambda step: step._replace(stats={}), "give all names in every step"),
+    ],
+)
+def test_a_step_of_another_form_is_refused(change: Any, text: str) -> None:
+    with pytest.raises((BadObservation, EnvFaults)) as error:
+        Collected(Broken(change), rollouts=2)
+    assert text in str(error.value)
+
+
+def test_numbers_that_cannot_be_learned_from_are_counted() -> None:
+    def spoil(step: TensorStep) -> TensorStep:
+        rewards, obs = step.rewards.clone(), step.obs.clone()
+        rewards[:] = torch.nan
+        obs[1, :2] = torch.inf
+        return step._replace(rewards=rewards, obs=obs)
+
+    collected = Collected(Broken(spoil), rollouts=2)
+    checks = DataChecks(collected.spec, torch.device("cpu"))
+    first, second = (
+        dict(zip(checks.names, checks.counts(collected.dataset, slice(at, at + ENVS)).tolist(), strict=True))
+        for at in (0, ENVS)
+    )
+
+    assert set(first.values()) == {0}
+    in_resets = int(collected.ended[1][1].sum())  # the tenth step is the third of the second rollout
+    assert second == {
+        "rewards that are not finite": ENVS - in_resets,
+        "numbers of observation 'obs' that are not finite": 2,
+    }
