@@ -69,9 +69,9 @@ class TensorEnv(abc.ABC):
 
     @abc.abstractmethod
     def reset(self, seed: int) -> Any:
-        """Begin an episode in every env; returns the observations. Called once, before the first step.
+        """Begin an episode in every env; returns the observations. Training calls it once, before the first step.
 
-        Equal seeds give equal episodes. The device may be waited for here.
+        Called again, it begins as the first time: equal seeds give equal episodes. The device may be waited for here.
         """
 
     @abc.abstractmethod

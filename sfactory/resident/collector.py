@@ -143,7 +143,7 @@ class Collector:
         self._writer.write(step.final_obs, self._final)
         # The mode of the distribution needs no random number, so that actions are the same with and without.
         value = self._policy.act(self._final, self._state, deterministic=True).value
-        scalars[FINAL_VALUE][t, rows] = torch.where(truncated, value, 0.0)
+        scalars[FINAL_VALUE][t, rows] = value.masked_fill(~truncated, 0.0)
         scalars["valid"][t, rows] = True
         scalars["terminated"][t, rows] = self._ended[t]
 

@@ -13,6 +13,7 @@ from sfactory.config.schema import Config
 from sfactory.env.factory import EnvFactory
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
+from sfactory.experiment.summary import Outcome
 from sfactory.learner.learner import Learner
 from sfactory.learner.staging import Columns
 from sfactory.planning.env_probe import examine
@@ -56,7 +57,18 @@ def snapshot(columns: Columns) -> Dataset:
 def trained_in_process(
     config: Config, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[dict[str, Any], list[Dataset]]:
-    """Train to the limit; returns weights and counts at the end, and the datasets."""
+    """Train to the limit; returns weights, moments and "summary" at the end, and the datasets."""
+    executor, outcome, datasets = run_in_process(config, folder, monkeypatch)
+    assert outcome.error is None, outcome.error
+    trainer = executor._learners[0].trainer
+    state = {"model": dict(trainer.model.state_dict()), **trainer.updater.state()}
+    return {**state, "summary": outcome.summary}, datasets
+
+
+def run_in_process(
+    config: Config, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[SerialExecutor, Outcome, list[Dataset]]:
+    """Train until the run ends; returns the datasets, too."""
     datasets: list[Dataset] = []
     learn = Learner.learn
 
@@ -84,7 +96,4 @@ def trained_in_process(
         executor = (ResidentExecutor if probed.makes_tensors else SerialExecutor)(context)
         outcome = executor.run()
     monkeypatch.undo()
-    assert outcome.error is None, outcome.error
-    trainer = executor._learners[0].trainer
-    state = {"model": dict(trainer.model.state_dict()), **trainer.updater.state()}
-    return {**state, "summary": outcome.summary}, datasets
+    return executor, outcome, datasets

@@ -136,7 +136,7 @@ def test_a_truncated_step_gets_the_value_of_its_final_observation() -> None:
 
     ended = torch.cat(collected.ended[-2:], dim=1)
     truncated = ended & ~without["terminated"]
-    assert truncated.sum() > 5
+    assert truncated.sum() >= 3
     assert torch.equal(data["action:action"], without["action:action"])
     assert torch.equal(without["valid"], ~truncated)
     assert data["valid"].all()
@@ -196,7 +196,7 @@ def test_a_rollout_reads_no_value_on_the_host(mode: str, final_obs: bool) -> Non
     collected = Collected(AbstractEnv(mode, final_obs), rollouts=2, device="meta")
 
     assert collected.dataset.scalars["reward"].is_meta
-    with pytest.raises(NotImplementedError):  # so that the test would have failed
+    with pytest.raises(RuntimeError, match="meta"):  # so that the test would have failed
         collected.ended[0].any().item()
 
 

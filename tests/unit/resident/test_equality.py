@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from sfactory.errors import ExitCode
 from sfactory.experiment.summary import Summary
 from tests.support.equality import assert_same
-from tests.support.one_process import config_for, trained_in_process
+from tests.support.one_process import config_for, run_in_process, trained_in_process
 
 ENVS, STEPS, UPDATES = 6, 8, 20
 COUNTING = "sfactory_envs.synthetic.counting_tensors:"
@@ -35,7 +36,7 @@ def test_weights_and_rows_are_those_of_serial_mode(
     flags: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = {"num_envs_per_worker": ENVS, "rollout": STEPS, "batch_size": ENVS * STEPS, **flags}
-    limit = int(UPDATES * ENVS * STEPS * 0.8)  # of which some are resets
+    limit = int(UPDATES * ENVS * STEPS * 0.9)  # of which some are resets
 
     arrays, due = trained_in_process(
         config_for(f"{COUNTING}counting_tensor_vector", train_for_env_steps=limit, **sizes),
@@ -52,7 +53,22 @@ def test_weights_and_rows_are_those_of_serial_mode(
     ours, theirs = (_counts(state.pop("summary")) for state in (tensors, arrays))
     assert ours == theirs
     assert ours["updates"] >= UPDATES
+    assert ours["env_steps"] == sum(int(data["valid"].sum()) for data in found)
     assert_same(tensors, arrays)
+
+
+def test_a_run_whose_env_raises_saves_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"num_envs_per_worker": ENVS, "rollout": STEPS, "batch_size": ENVS * STEPS}
+    config = config_for(f"{COUNTING}CountingTensors", env_kwargs={"steps": 3 * STEPS}, **sizes)
+
+    _, outcome, datasets = run_in_process(config, tmp_path, monkeypatch)
+
+    assert len(datasets) == 3
+    assert outcome.status == "failed"
+    assert outcome.error is not None
+    assert outcome.error.exit_code is ExitCode.FAULTS
+    assert "IndexError" in str(outcome.error)
+    assert outcome.saved_env_steps == sum(int(data["valid"].sum()) for data in datasets)
 
 
 def _counts(summary: Summary) -> dict[str, object]:
