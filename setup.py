@@ -70,6 +70,7 @@ setup(
         "plot": PLOT,
         "docs": PLOT,
         "envpool": ["envpool>=1.2"],
+        "brax": ["brax>=0.14", "jax>=0.5"],
         "mujoco": ["gymnasium[mujoco]"],
         "box2d": BOX2D,
         "minatar": ["minatar>=1.0.15"],
@@ -112,6 +113,7 @@ setup(
         "sfactory.envs": [
             "atari = sfactory_envs.atari:FAMILY",
             "box2d = sfactory_envs.box2d:FAMILY",
+            "brax = sfactory_envs.brax:FAMILY",
             "classic_control = sfactory_envs.classic_control:FAMILY",
             "crafter = sfactory_envs.crafter:FAMILY",
             "dm_control = sfactory_envs.imported:DM_CONTROL",

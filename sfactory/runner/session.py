@@ -262,11 +262,13 @@ def _log_start(config: Config, plan: Plan, resumed: Resumed | None, run_dir: Run
     if layout.num_policies > 1:
         pbt = ", population-based training" if config.population.with_pbt else ""
         policies = f"{layout.num_policies} policies, played by {layout.mapping}{pbt}, limits apply to each; "
+    agents = f" x {layout.agents} agents" if layout.agents > 1 else ""
+    actors = f"{layout.num_actors} actors x {layout.splits * layout.envs} envs{agents}, {_where(config, plan)}"
+    if layout.resident:
+        actors = f"1 TensorEnv of {layout.envs} envs, which collects and learns in turn, on {plan.device}"
     _log.info(
-        "%s in %s: %s%d actors x %d envs%s, %s, batch of %d steps",
-        *(config.run.env, run_dir.path, policies, layout.num_actors, layout.splits * layout.envs),
-        f" x {layout.agents} agents" if layout.agents > 1 else "",
-        *(_where(config, plan), config.learner.batch_size),
+        "%s in %s: %s%s, batch of %d steps",
+        *(config.run.env, run_dir.path, policies, actors, config.learner.batch_size),
     )
     for sentence in _beside_the_usual(config):
         _log.info("%s", sentence)

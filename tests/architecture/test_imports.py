@@ -21,6 +21,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"shared", "checkpoint"}),
     frozenset({"process", "inference"}),
     frozenset({"actor", "learner"}),
+    frozenset({"resident"}),
     frozenset({"experiment"}),
     frozenset({"planning", "play", "launch"}),
     frozenset({"supervise"}),

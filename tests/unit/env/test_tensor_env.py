@@ -63,9 +63,10 @@ def test_actions_are_those_of_vector_envs(unit: str) -> None:
             assert all(one.data_ptr() != tensor.data_ptr() for tensor in tensors.values())
 
 
-def made(num_envs: int, device: str) -> CountingTensors:
+def made(num_envs: int, device: str) -> TensorEnv:
     """A function that says what it returns."""
-    return CountingTensors(num_envs, device, steps=20)
+    env: TensorEnv = CountingTensors(num_envs, device, steps=20)
+    return env
 
 
 def silent(num_envs: int, device: str = "cpu"):  # type: ignore[no-untyped-def] # noqa: ANN201
@@ -75,12 +76,12 @@ def silent(num_envs: int, device: str = "cpu"):  # type: ignore[no-untyped-def] 
 
 def deviceless(num_envs: int) -> TensorEnv:
     """One that takes no device."""
-    return CountingTensors(num_envs, "cpu", steps=20)
+    return made(num_envs, "cpu")
 
 
 def many(num_envs: int, device: str) -> TensorEnv:
     """One that makes too many."""
-    return CountingTensors(num_envs + 1, device, steps=20)
+    return made(num_envs + 1, device)
 
 
 def test_a_maker_says_that_it_makes_tensors() -> None:
@@ -124,7 +125,8 @@ def test_a_tensor_env_can_be_played_as_other_envs() -> None:
     assert isinstance(single, gymnasium.Env)
     obs, _ = single.reset(seed=4)
     assert single.observation_space.contains(obs)
-    total, over, info = 0.0, False, {}
+    total, over = 0.0, False
+    info: dict[str, Any] = {}
     while not over:
         obs, reward, terminated, truncated, info = single.step(np.int64(1))
         total, over = total + float(reward), terminated or truncated
@@ -135,7 +137,7 @@ def test_a_tensor_env_can_be_played_as_other_envs() -> None:
     assert counting_tensor_vector(2, autoreset_mode="SameStep").metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
 
 
-class Flawed(CountingTensors):
+class Flawed(CountingTensors):  # type: ignore[misc]
     """Does not keep to the interface, as ``flaw`` says."""
 
     def __init__(self, flaw: str) -> None:
@@ -144,7 +146,7 @@ class Flawed(CountingTensors):
         if flaw == "mode":
             self.autoreset_mode = AutoresetMode.DISABLED
         if flaw == "space":
-            self.single_observation_space = None  # type: ignore[assignment]
+            self.single_observation_space = None
 
     def reset(self, seed: int) -> Any:
         obs = super().reset(seed)

@@ -200,7 +200,7 @@ def test_a_rollout_reads_no_value_on_the_host(mode: str, final_obs: bool) -> Non
         collected.ended[0].any().item()
 
 
-class Broken(CountingTensors):
+class Broken(CountingTensors):  # type: ignore[misc]
     """Returns what ``change`` makes of the tenth step."""
 
     def __init__(self, change: Any) -> None:

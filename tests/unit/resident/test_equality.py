@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,7 +72,7 @@ def test_a_run_whose_env_raises_saves_and_ends(tmp_path: Path, monkeypatch: pyte
     assert outcome.saved_env_steps == sum(int(data["valid"].sum()) for data in datasets)
 
 
-def _counts(summary: Summary) -> dict[str, object]:
+def _counts(summary: Summary) -> dict[str, Any]:
     """What a run reports, without what depends on time."""
     timed = ("train_seconds", "fps", "sample_fps")
     return {name: value for name, value in dataclasses.asdict(summary).items() if name not in timed}

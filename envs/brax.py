@@ -1,0 +1,71 @@
+"""Makes the envs of Brax as TensorEnvs, named ``brax:NAME``: JAX simulates all of them at once, on a CPU or a GPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sfactory.env.tensor_env import TensorEnv
+
+_PREFIX = "brax:"
+# A rollout of all envs in a dataset, and the network, passes and discount that walking robots have elsewhere.
+_DEFAULTS: Mapping[str, object] = {
+    "num_envs_per_worker": 1_024,
+    "rollout": 16,
+    "batch_size": 4_096,
+    "num_batches_per_epoch": 4,
+    "num_epochs": 4,
+    "with_vtrace": False,
+    "shuffle_minibatches": True,
+    "ppo_clip_ratio": 0.2,
+    "encoder_mlp_layers": (256, 128, 64),
+    "gamma": 0.97,
+    "learning_rate": 3e-4,
+    "max_grad_norm": 1.0,
+    "exploration_loss_coeff": 0.001,
+    "train_for_env_steps": 20_000_000,
+}
+
+
+@dataclass(frozen=True)
+class Brax:
+    """The env family of what Brax registers."""
+
+    name: str = "brax"
+    extra: str = "brax"
+    modules: tuple[str, ...] = ("brax", "jax")
+    prefix: str = _PREFIX
+    makes_tensors: bool = True
+
+    def names(self) -> Sequence[str]:
+        """All that the package has."""
+        tasks = ("ant", "fast", "halfcheetah", "hopper", "humanoid", "humanoidstandup", "inverted_double_pendulum")
+        more = ("inverted_pendulum", "pusher", "reacher", "swimmer", "walker2d")
+        return tuple(f"{_PREFIX}{task}" for task in (*tasks, *more))
+
+    def matches(self, env_name: str) -> bool:
+        """Whether ``env_name`` is ``brax:`` and a name."""
+        return env_name.startswith(_PREFIX)
+
+    def make(
+        self, env_name: str, *, num_envs: int, device: str, episode_length: int = 1000, **kwargs: Any
+    ) -> TensorEnv:
+        """``num_envs`` of them on ``device``. episode_length: steps after which an episode is truncated.
+
+        kwargs: those of ``brax.envs.get_environment``, such as ``backend``. Raises EnvError if there is no such env.
+        """
+        # Otherwise JAX takes three quarters of a GPU's memory, of which the network needs a part.
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        from .brax_env import BraxEnv
+
+        return BraxEnv(env_name.removeprefix(_PREFIX), num_envs, device, episode_length, kwargs)
+
+    def defaults(self, env_name: str) -> Mapping[str, object]:
+        """Flags to begin with, for any of them."""
+        return _DEFAULTS
+
+
+FAMILY = Brax()
