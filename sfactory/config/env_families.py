@@ -36,6 +36,8 @@ class EnvFamily(Protocol):
     A family of which a process can hold only one environment (or one vector environment) has an attribute
     ``one_per_process``: the flag that must be 1 for that, ``num_envs_per_worker`` (or ``worker_num_splits``).
 
+    A family of TensorEnvs has an attribute ``makes_tensors``, which is True; its ``make`` gets num_envs and device.
+
     A family whose environments need more than sfactory has two more attributes: ``modules``, the names of the modules
     (of top level) that all of them need, and ``extra``, the extra of sfactory that installs those, or ``page``, the
     address that says how they are installed. Without them its names are refused, with that command or address.

@@ -206,9 +206,7 @@ def steps_are_timed(config: Config) -> bool:
 
 def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None, resident: bool = False) -> Plan:
     """Decide sizes and devices; raises ConfigError or ResourceError. env_step_us: as in ``Probed``, if timed.
-
-    resident: the env is a TensorEnv, see ``fitted_to_tensors``.
-    """
+    resident: the env is a TensorEnv."""
     sampling, cost, device = config.sampling, None, choose_device(config.run.device)
     kinds = kinds_of_policies(config, spec)
     parts = [spec.part(kind) for kind in dict.fromkeys(kinds or ("",))]

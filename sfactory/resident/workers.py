@@ -29,8 +29,9 @@ class ResidentLearner(LearnerWorker):
 
     def learn(self) -> None:
         """Learn from the dataset, which may then be filled again."""
+        self._row.add("received_steps", self.dataset.valid_steps)
         self._learner.learn(self.dataset)
-        self.dataset.filled = 0
+        self.dataset.clear()
 
 
 class ResidentActor:
@@ -90,6 +91,7 @@ class ResidentActor:
                 "checkpoint"
             )
         self._row.count_env_steps(steps)
+        self._dataset.valid_steps += steps
         self._keep(self._sums.add(scalars["reward"][:, rows], rollout.stepped, rollout.ended, rollout.stats))
 
     def _keep(self, ended: Ended) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from sfactory.checkpoint import CheckpointDir
-from tests.support.long import long
 from tests.support.source import documents
 from tests.support.warm_process import finished
 
@@ -62,6 +61,7 @@ def test_the_env_of_the_page_trains_resumes_and_is_played(folder: Path) -> None:
     assert 0.0 < first["episode_extra_stats"]["distance"] < 3.0
     rows = [json.loads(line) for line in (folder / "runs" / "reach" / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["train/extra/distance_mean"] == first["episode_extra_stats"]["distance"]
+    assert rows[-1]["perf/received_steps"] == first["env_steps"]
 
     second, run = done(short, folder, *CHEAP, "--train_for_env_steps=4000")
     assert f"resumed at {first['env_steps']} env steps, update {first['updates']}" in run.stderr
@@ -73,7 +73,7 @@ def test_the_env_of_the_page_trains_resumes_and_is_played(folder: Path) -> None:
     assert played["episode_length_mean"] <= 32
 
 
-@long
+@pytest.mark.long
 def test_the_env_of_the_page_is_learned(folder: Path) -> None:
     result, _ = done(TRAIN, folder, *CHEAP)
     assert result["episode_return_mean"] > -8.0

@@ -60,7 +60,7 @@ class Collected:
                 self.episodes += zip(found.returns, found.lengths, found.stats["action"], strict=True)
             if self.dataset.full:
                 self.datasets.append(snapshot(self.dataset))
-                self.dataset.filled = 0
+                self.dataset.clear()
 
     def columns(self) -> list[Column]:
         """The rows of each env."""
