@@ -76,5 +76,6 @@ def test_the_env_of_the_page_trains_resumes_and_is_played(folder: Path) -> None:
 @pytest.mark.long
 def test_the_env_of_the_page_is_learned(folder: Path) -> None:
     result, _ = done(TRAIN, folder, *CHEAP)
-    assert result["episode_return_mean"] > -8.0
+    assert result["episode_return_mean"] > -10.0  # it begins at -34
+    assert result["episode_length_mean"] < 20.0
     assert result["episode_extra_stats"]["distance"] < 0.2
