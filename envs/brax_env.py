@@ -39,7 +39,8 @@ class BraxEnv(TensorEnv):
         self._place = self._jax_device(name)
         self.single_observation_space = spaces.Box(-np.inf, np.inf, (env.observation_size,), np.float32)
         self.single_action_space = spaces.Box(-1.0, 1.0, (env.action_size,), np.float32)
-        self._reset = self._jax.jit(self._jax.vmap(env.reset))
+        reset = self._jax.vmap(env.reset)
+        self._reset = self._jax.jit(lambda keys: _strong(self._jax, reset(keys)))
         self._step = self._jax.jit(_stepping(self._jax, env, episode_length))
 
     def reset(self, seed: int) -> Tensor:
@@ -50,7 +51,9 @@ class BraxEnv(TensorEnv):
         zeros = self._jax.numpy.zeros_like
         time, over = zeros(first.reward, dtype=int), zeros(first.reward, dtype=bool)
         sums = {name: zeros(values) for name, values in first.metrics.items()}
-        self._first, self._carried = first, (first, time, over, sums)
+        # What was put on a device is of another kind for JAX than what merely is there, and would be compiled apart.
+        self._carried = self._jax.device_put((first, time, over, sums), self._place)
+        self._first = self._carried[0]
         return self._tensor(first.obs)
 
     def step(self, actions: Tensor) -> TensorStep:
@@ -110,9 +113,14 @@ def _stepping(jax: Any, env: Any, episode_length: int) -> Any:
         terminated = begun.done > 0.5
         truncated = (time >= episode_length) & ~terminated
         shown = begun.obs, begun.reward, terminated, truncated, sums
-        return (begun, time, terminated | truncated, sums), shown
+        return (_strong(jax, begun), time, terminated | truncated, sums), shown
 
     return advance
+
+
+def _strong(jax: Any, state: Any) -> Any:
+    """``state`` with dtypes that are no longer "weak", as those of Python's numbers: others are compiled again."""
+    return jax.tree_util.tree_map(lambda array: array.astype(array.dtype), state)
 
 
 def _known(envs: Any) -> str:

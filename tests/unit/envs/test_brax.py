@@ -67,8 +67,10 @@ def test_steps_are_those_of_brax() -> None:
 def test_tensors_share_their_memory_with_jax() -> None:
     env: Any = made()
     env.reset(seed=1)
+    env.step(torch.zeros(ENVS, *env.single_action_space.shape))
     step = env.step(torch.zeros(ENVS, *env.single_action_space.shape))
 
+    assert env._step._cache_size() == 1  # compiled once
     assert step.obs.data_ptr() == env._shown[0].unsafe_buffer_pointer()
     assert step.obs.dtype is torch.float32
     assert step.terminated.dtype is torch.bool
@@ -87,13 +89,13 @@ def test_a_run_learns_resumes_and_is_played(tmp_path: Path) -> None:
         '--env_kwargs={"backend": "spring", "episode_length": 200}',
     ]
     results = []
-    for limit in (10_000, 300_000):
+    for limit in (3_000, 60_000):
         done = finished("sfactory.train", *flags, f"--train_for_env_steps={limit}", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         results.append(json.loads(done.stdout.splitlines()[-1]))
     first, last = results
     assert "resumed at" in done.stderr
-    assert last["env_steps"] >= 300_000
-    assert last["episode_return_mean"] > max(100.0, 2.0 * first["episode_return_mean"])
+    assert last["env_steps"] >= 60_000
+    assert last["episode_return_mean"] > 2.0 * first["episode_return_mean"]
     played = finished("sfactory.enjoy", "--experiment=brax", "--train_dir=runs", "--max_num_episodes=1", cwd=tmp_path)
     assert played.returncode == 0, played.stderr
