@@ -22,6 +22,7 @@ from tests.support.simulated_gpu import GpuTensor, Graph, SimulatedGpu, gpus, le
 from tests.support.stream_order import Stream
 
 _FACTORIES = frozenset((torch.tensor, torch.as_tensor))
+_MEMORY = 80 * 2**30  # bytes of a GPU, all of them free
 _FUSED = frozenset((torch.gru_cell, torch.lstm_cell))  # by two products and one kernel on a GPU, else by many
 
 
@@ -140,6 +141,9 @@ def simulated(patch: pytest.MonkeyPatch) -> Iterator[SimulatedGpu]:
         "graph": cuda.graph,
         "graph_pool_handle": lambda: (0, gpu.next_number()),
         "get_device_capability": lambda device=None: (9, 0),
+        "mem_get_info": lambda device=None: (_MEMORY, _MEMORY),
+        "memory_reserved": lambda device=None: 0,
+        "memory_allocated": lambda device=None: 0,
     }
     for name, function in stands_for.items():
         patch.setattr(torch.cuda, name, function)

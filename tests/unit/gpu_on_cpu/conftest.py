@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from sfactory.model.torch_state import OwnTorchState
 from tests.support.simulated_cuda import simulated
 from tests.support.simulated_gpu import SimulatedGpu
 
@@ -23,5 +24,7 @@ def device() -> torch.device:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedGpu]:
     """The machine's GPUs. The CPU computes with the kernels that stand in for the GPU's, and not with numpy."""
     monkeypatch.setattr("sfactory.model.layers._NUMPY_PAYS_UP_TO_THREADS", 0)
+    before = torch.get_float32_matmul_precision()
     with simulated(monkeypatch) as made:
         yield made
+    OwnTorchState.set_matmul_precision(before)  # --amp lowers it for the process
