@@ -88,8 +88,8 @@ _ALL = (
         7.9,
         tried="the best policy has 7.93 over all starts, and 100 episodes deviate from their mean by 0.26; seed 1 has "
         "7.73 over 3,000. With eight passes it had 7.21 (one start was never solved), and 7.63 with an entropy bonus "
-        "of 0.02, too; 512 x 512 units and six passes of 256 steps had 7.6 at a rate that did not fall; with an entropy bonus that fell from "
-        "0.1 to 0 within 800k steps, two seeds had 7.45 and 7.94 over 1,000 episodes",
+        "of 0.02, too; 512 x 512 units and six passes of 256 steps had 7.6 at a rate that did not fall; with an "
+        "entropy bonus that fell from 0.1 to 0 within 800k steps, two seeds had 7.45 and 7.94 over 1,000 episodes",
     ),
     Row("empty", "MiniGrid-Empty-5x5-v0", 50_000, 0.95, "Empty-Random-5x5, after 100k: 0.968 ± 0.013 (RL Zoo)"),
     Row("doorkey", "MiniGrid-DoorKey-5x5-v0", 100_000, 0.96, "0.964 ± 0.006 (RL Zoo)"),
@@ -137,8 +137,8 @@ _ALL = (
         5_000_000,
         280.0,
         "213.3 ± 129.5 (RL Zoo)",
-        tried="seed 1 had a training return of 114 after 2.05M steps, and was stopped; with a discount of 0.99, a deviation "
-        "of 0.3 and 64 envs it had -16 after 2M",
+        tried="seed 1 had a training return of 114 after 2.05M steps, and was stopped; with a discount of 0.99, a "
+        "deviation of 0.3 and 64 envs it had -16 after 2M",
     ),
     Row(
         "breakout",
