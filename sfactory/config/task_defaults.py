@@ -98,7 +98,7 @@ def updates_are_recorded(config: Config) -> bool:
 
 
 def with_gpu_defaults(resolved: Resolved, kind: Kind) -> Resolved:
-    """The config of a run whose learner is on a GPU, with values for flags that were not set; their source is "gpu".
+    """The config of a run with its learner on a GPU, with values for flags that were not set; their source is "gpu".
 
     CUDA graphs compute what kernels one by one do. They are left out in serial mode, and where hooks may want
     gradients, which graphs do not leave. bfloat16 rounds, so it is not for env families: their settings were measured

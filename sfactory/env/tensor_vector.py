@@ -1,4 +1,4 @@
-"""Hosts a ``TensorEnv`` as a vector env of Gymnasium, whose arrays are in host memory.
+"""Hosts a ``TensorEnv`` as a vector env of Gymnasium, with arrays in host memory.
 
 So that whatever plays single envs and vector envs, such as ``sfactory.enjoy`` and ``sfactory.check_env``, can play it.
 """

@@ -17,7 +17,7 @@ from sfactory.experiment.summary import Outcome
 from sfactory.learner.learner import Learner
 from sfactory.learner.staging import Columns
 from sfactory.planning.env_probe import examine
-from sfactory.planning.plan import plan_run
+from sfactory.planning.plan import Plan, plan_run
 from sfactory.process.signals import Interrupts
 from sfactory.process.spawn import Spawner
 from sfactory.report.console import Console
@@ -65,6 +65,26 @@ def trained_in_process(
     return {**state, "summary": outcome.summary}, datasets
 
 
+def context_in(
+    run_dir: RunDir, interrupts: Interrupts, config: Config, plan: Plan, resumed: Resumed | None = None
+) -> RunContext:
+    """Of a run without a console, observers, and restarts."""
+    return RunContext(
+        config=config,
+        seed=1,
+        plan=plan,
+        run_dir=run_dir,
+        resumed=resumed or Resumed(),
+        console=Console(None, None),
+        observers=Observers(),
+        spawner=Spawner(),
+        interrupts=interrupts,
+        started_at=0.0,
+        worker_restarts=RestartBudget("max_worker_restarts", 0),
+        run_restarts=RestartBudget("max_restarts", 0),
+    )
+
+
 def run_in_process(
     config: Config, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[SerialExecutor, Outcome, list[Dataset]]:
@@ -79,20 +99,8 @@ def run_in_process(
     monkeypatch.setattr(Learner, "learn", learn_and_keep)
     probed = examine(EnvFactory.of(config))
     with Interrupts() as interrupts, RunDir.open(folder, "run") as run_dir, torch.random.fork_rng():
-        context = RunContext(
-            config=config,
-            seed=1,
-            plan=plan_run(config, probed.spec.for_model(config.model), resident=probed.makes_tensors),
-            run_dir=run_dir,
-            resumed=Resumed(),
-            console=Console(None, None),
-            observers=Observers(),
-            spawner=Spawner(),
-            interrupts=interrupts,
-            started_at=0.0,
-            worker_restarts=RestartBudget("max_worker_restarts", 0),
-            run_restarts=RestartBudget("max_restarts", 0),
-        )
+        plan = plan_run(config, probed.spec.for_model(config.model), resident=probed.makes_tensors)
+        context = context_in(run_dir, interrupts, config, plan)
         executor = (ResidentExecutor if probed.makes_tensors else SerialExecutor)(context)
         outcome = executor.run()
     monkeypatch.undo()

@@ -14,12 +14,10 @@ from sfactory.experiment.run_dir import RunDir
 from sfactory.planning.plan import plan_run
 from sfactory.process.signals import Interrupts
 from sfactory.process.spawn import Spawner
-from sfactory.report.console import Console
-from sfactory.report.observers import Observers
 from sfactory.runner.context import RunContext
 from sfactory.runner.parallel import ParallelExecutor
 from sfactory.runner.serial import SerialExecutor
-from sfactory.supervise.restarts import RestartBudget
+from tests.support.one_process import context_in
 from tests.support.parts import VECTOR
 
 
@@ -35,20 +33,7 @@ def context_of(folder: Path, interrupts: Interrupts, env_steps: int = 0, **flags
         {"env": "any", "inference": "central", "device": "cpu", "encoder_mlp_layers": (8,), "num_workers": 1, **flags}
     )
     with RunDir.open(folder, f"run{env_steps}") as run_dir:
-        return RunContext(
-            config=config,
-            seed=1,
-            plan=plan_run(config, VECTOR),
-            run_dir=run_dir,
-            resumed=Resumed(env_steps),
-            console=Console(None, None),
-            observers=Observers(),
-            spawner=Spawner(),
-            interrupts=interrupts,
-            started_at=0.0,
-            worker_restarts=RestartBudget("max_worker_restarts", 0),
-            run_restarts=RestartBudget("max_restarts", 0),
-        )
+        return context_in(run_dir, interrupts, config, plan_run(config, VECTOR), Resumed(env_steps))
 
 
 def test_metrics_are_written_even_if_children_cannot_be_started(
