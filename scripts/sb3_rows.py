@@ -84,6 +84,22 @@ TASKS = {
         {"n_steps": 256, "gae_lambda": 0.94, "gamma": 0.99, "n_epochs": 4, "ent_coef": 0.0},
         normalize=True,
     ),
+    "pendulum": Task(
+        "Pendulum-v1",
+        100_000,
+        4,
+        {
+            "n_steps": 1024,
+            "gae_lambda": 0.95,
+            "gamma": 0.9,
+            "n_epochs": 10,
+            "ent_coef": 0.0,
+            "learning_rate": 1e-3,
+            "clip_range": 0.2,
+            "use_sde": True,
+            "sde_sample_freq": 4,
+        },
+    ),
     "lunarlander": Task(
         "LunarLander-v3",
         1_000_000,
