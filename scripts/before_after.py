@@ -1,12 +1,16 @@
-"""Compares the throughput of this checkout and of another: paired ratios, their confidence and a JSON.
+"""Compares the throughput of this checkout and of another, or with other flags: paired ratios, their confidence, a JSON.
 
     git worktree add /tmp/before COMMIT
     python scripts/before_after.py --before /tmp/before --rounds 10 --out docs/performance/guards.json
     python scripts/before_after.py --before /tmp/before --only "full central" --out FILE -- --env=Acrobot-v1
+    python scripts/before_after.py --flags_before=--env=Hopper-v5 --flags_after=--env=envpool:Hopper-v5 --only env \
+        --out FILE -- --num_workers=2
 
-Both run the same flags with the same packages, one after the other. With ``--turns`` they run side by side and pause in
-turn, for machines that drift within seconds. The report is the mean of the ratios after/before, round by round, and its
-95% confidence interval (Student's t): 1.00 is as fast as before.
+Both run the same flags with the same packages, one after the other; ``--flags_before`` and ``--flags_after`` are flags of
+one side, in place of the default ones. The measurement "env" is of the environments alone, with random actions, in as
+many processes as actors. With ``--turns`` both run side by side and pause in turn, for machines that drift within
+seconds. The report is the mean of the ratios after/before, round by round, and its 95% confidence interval (Student's
+t): 1.00 is as fast as before.
 """
 
 from __future__ import annotations
@@ -15,12 +19,14 @@ import argparse
 import contextlib
 import math
 import os
+import shlex
 import statistics
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,8 +41,16 @@ from scripts.turns import Order, run_in_turns
 FLAGS = ["--env=CartPole-v1", "--num_workers=2", "--num_envs_per_worker=256", "--rollout=32", "--batch_size=16384"]
 FLAGS += ["--encoder_mlp_layers", "64", "64", "--device=cpu"]
 # By name: stage and layout.
-MEASUREMENTS = {f"{stage} {layout}": (stage, layout) for stage in ("sample", "full") for layout in ("central", "local")}
+BY_DEFAULT = {f"{stage} {layout}": (stage, layout) for stage in ("sample", "full") for layout in ("central", "local")}
+MEASUREMENTS = {**BY_DEFAULT, "env": ("env", "local")}
 CONFIDENCE = 0.95
+
+
+class Side(NamedTuple):
+    """What is compared: the code in a folder, and all flags."""
+
+    code: Path
+    flags: list[str]
 
 
 def confidence_of_mean(values: list[float]) -> tuple[float, float, float]:
@@ -48,52 +62,52 @@ def confidence_of_mean(values: list[float]) -> tuple[float, float, float]:
     return mean, mean - quantile * error, mean + quantile * error
 
 
-def order(code: Path, flags: list[str], seconds: float, stage: str, place: Path) -> Order:
-    """The command of the benchmark with the code in a folder, not the installed code."""
+def order(side: Side, seconds: float, stage: str, place: Path) -> Order:
+    """The command of the benchmark with the code of a side, not the installed code."""
     # A folder of its own, because envs/ is to be found as sfactory_envs, and Python looks where it stands first.
-    (place / "sfactory").symlink_to(code / "sfactory")
-    (place / "sfactory_envs").symlink_to(code / "envs")
+    (place / "sfactory").symlink_to(side.code / "sfactory")
+    (place / "sfactory_envs").symlink_to(side.code / "envs")
     paths = os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    return Order(benchmark(flags, seconds, stage), place, {"PYTHONPATH": paths})
+    return Order(benchmark(side.flags, seconds, stage), place, {"PYTHONPATH": paths})
 
 
-def rate(code: Path, flags: list[str], seconds: float, stage: str) -> float:
-    """Env steps per second of the code in a folder."""
+def rate(side: Side, seconds: float, stage: str) -> float:
+    """Env steps per second of a side."""
     with tempfile.TemporaryDirectory() as place:
-        argv, cwd, environment = order(code, flags, seconds, stage, Path(place))
+        argv, cwd, environment = order(side, seconds, stage, Path(place))
         return rate_in(run(argv, cwd, environment=environment))
 
 
-def rates_in_turns(
-    codes: Mapping[str, Path], flags: list[str], seconds: float, stage: str, turn_s: float
-) -> dict[str, float]:
+def rates_in_turns(sides: Mapping[str, Side], seconds: float, stage: str, turn_s: float) -> dict[str, float]:
     """Env steps per second of each, in its turns."""
     with contextlib.ExitStack() as stack:
-        places = {when: Path(stack.enter_context(tempfile.TemporaryDirectory())) for when in codes}
-        orders = {when: order(code, flags, seconds, stage, places[when]) for when, code in codes.items()}
+        places = {when: Path(stack.enter_context(tempfile.TemporaryDirectory())) for when in sides}
+        orders = {when: order(side, seconds, stage, places[when]) for when, side in sides.items()}
         return {when: rate_in(output) for when, output in run_in_turns(orders, turn_s).items()}
 
 
 def measured(
-    codes: Mapping[str, Path], flags: list[str], stage: str, rounds: int, seconds: float, turn_s: float
+    sides: Mapping[str, Side], stage: str, rounds: int, seconds: float, turn_s: float
 ) -> dict[str, list[float]]:
-    """Rates of each code in each round."""
+    """Rates of each side in each round."""
     if not turn_s:
-        systems = {when: partial(rate, code, flags, seconds, stage) for when, code in codes.items()}
+        systems = {when: partial(rate, side, seconds, stage) for when, side in sides.items()}
         return alternating(systems, rounds, rate_text)
 
     def rates(names: Sequence[str]) -> dict[str, float]:
-        return rates_in_turns({when: codes[when] for when in names}, flags, seconds, stage, turn_s)
+        return rates_in_turns({when: sides[when] for when in names}, seconds, stage, turn_s)
 
-    return side_by_side(list(codes), rates, rounds, rate_text)
+    return side_by_side(list(sides), rates, rounds, rate_text)
 
 
 def main() -> int:
     """Measure all in alternating rounds; print a table."""
     own, flags = split_flags(sys.argv[1:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--before", type=folder, required=True, help="folder of the other checkout")
-    parser.add_argument("--only", choices=MEASUREMENTS, nargs="+", default=list(MEASUREMENTS))
+    parser.add_argument("--before", type=folder, default=ROOT, help="folder of the other checkout")
+    for when in ("before", "after"):
+        parser.add_argument(f"--flags_{when}", type=shlex.split, default=[], metavar="FLAGS", help="of this side alone")
+    parser.add_argument("--only", choices=MEASUREMENTS, nargs="+", default=list(BY_DEFAULT))
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=5.0, help="length of each measurement")
     parser.add_argument("--turns", type=float, default=0.0, metavar="SECONDS", help="side by side, in turns so long")
@@ -101,12 +115,18 @@ def main() -> int:
     given = parser.parse_args(own)
     if given.rounds < 2:
         parser.error("--rounds must be at least 2: one ratio has no spread")
-    flags, found, rows = flags or FLAGS, {}, []
+    own_flags = {"flags_before": given.flags_before, "flags_after": given.flags_after}
+    if given.before == ROOT and not any(own_flags.values()):
+        parser.error("nothing to compare: give --before=FOLDER, or --flags_before and --flags_after")
+    flags, found, rows = flags or ([] if any(own_flags.values()) else FLAGS), {}, []
     for name in given.only:
         stage, layout = MEASUREMENTS[name]
         all_flags = [*flags, f"--inference={layout}"]
-        codes = {"before": given.before, "after": ROOT}
-        rates = measured(codes, all_flags, stage, given.rounds, given.seconds, given.turns)
+        sides = {
+            "before": Side(given.before, [*given.flags_before, *all_flags]),
+            "after": Side(ROOT, [*given.flags_after, *all_flags]),
+        }
+        rates = measured(sides, stage, given.rounds, given.seconds, given.turns)
         ratios = paired(*(dict(enumerate(rates[when])) for when in ("after", "before")))
         mean, low, high = confidence_of_mean(list(ratios.values()))
         found[name] = {"steps_per_second": rates, "mean_ratio": mean, "low": low, "high": high}
@@ -114,7 +134,7 @@ def main() -> int:
         middle = [f"{statistics.median(rates[when]):,.0f}" for when in ("before", "after")]
         rows.append([name, *middle, f"{mean:.3f}", f"{low:.3f} to {high:.3f}"])
         facts: dict[str, object] = {"rounds": given.rounds, "seconds": given.seconds, "turns": given.turns}
-        facts |= {"flags": flags, "confidence": CONFIDENCE}
+        facts |= {"flags": flags, **own_flags, "confidence": CONFIDENCE}
         write_json(given.out, {**machine(), **facts, "measurements": found})
     print(table(["measurement", "steps/s before", "after", "mean ratio", f"{CONFIDENCE:.0%} confidence"], rows))
     return 0
