@@ -1,4 +1,4 @@
-"""Compares the throughput of this checkout and of another, or with other flags: paired ratios, their confidence, a JSON.
+"""Compares the throughput of this checkout and of another, or of two settings: paired ratios, their confidence, a JSON.
 
     git worktree add /tmp/before COMMIT
     python scripts/before_after.py --before /tmp/before --rounds 10 --out docs/performance/guards.json
@@ -6,9 +6,9 @@
     python scripts/before_after.py --flags_before=--env=Hopper-v5 --flags_after=--env=envpool:Hopper-v5 --only env \
         --out FILE -- --num_workers=2
 
-Both run the same flags with the same packages, one after the other; ``--flags_before`` and ``--flags_after`` are flags of
-one side, in place of the default ones. The measurement "env" is of the environments alone, with random actions, in as
-many processes as actors. With ``--turns`` both run side by side and pause in turn, for machines that drift within
+Both run the same flags with the same packages, one after the other. ``--flags_before`` and ``--flags_after`` are flags
+of one side, in place of the default ones. The measurement "env" is of the environments alone, with random actions, in
+as many processes as actors. With ``--turns`` both run side by side and pause in turn, for machines that drift within
 seconds. The report is the mean of the ratios after/before, round by round, and its 95% confidence interval (Student's
 t): 1.00 is as fast as before.
 """
