@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from .registered import PrefixedFamily
 
 if TYPE_CHECKING:
     from sfactory.env.tensor_env import TensorEnv
 
-_PREFIX = "brax:"
+_TASKS = (
+    "ant",
+    "fast",
+    "halfcheetah",
+    "hopper",
+    "humanoid",
+    "humanoidstandup",
+    "inverted_double_pendulum",
+    "inverted_pendulum",
+    "pusher",
+    "reacher",
+    "swimmer",
+    "walker2d",
+)
 # A rollout of all envs in a dataset, and the network, passes and discount that walking robots have elsewhere.
 _DEFAULTS: Mapping[str, object] = {
     "num_envs_per_worker": 1_024,
@@ -31,24 +46,10 @@ _DEFAULTS: Mapping[str, object] = {
 
 
 @dataclass(frozen=True)
-class Brax:
+class Brax(PrefixedFamily):
     """The env family of what Brax registers."""
 
-    name: str = "brax"
-    extra: str = "brax"
-    modules: tuple[str, ...] = ("brax", "jax")
-    prefix: str = _PREFIX
     makes_tensors: bool = True
-
-    def names(self) -> Sequence[str]:
-        """All that the package has."""
-        tasks = ("ant", "fast", "halfcheetah", "hopper", "humanoid", "humanoidstandup", "inverted_double_pendulum")
-        more = ("inverted_pendulum", "pusher", "reacher", "swimmer", "walker2d")
-        return tuple(f"{_PREFIX}{task}" for task in (*tasks, *more))
-
-    def matches(self, env_name: str) -> bool:
-        """Whether ``env_name`` is ``brax:`` and a name."""
-        return env_name.startswith(_PREFIX)
 
     def make(
         self, env_name: str, *, num_envs: int, device: str, episode_length: int = 1000, **kwargs: Any
@@ -61,11 +62,7 @@ class Brax:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         from .brax_env import BraxEnv
 
-        return BraxEnv(env_name.removeprefix(_PREFIX), num_envs, device, episode_length, kwargs)
-
-    def defaults(self, env_name: str) -> Mapping[str, object]:
-        """Flags to begin with, for any of them."""
-        return _DEFAULTS
+        return BraxEnv(env_name.removeprefix(self.prefix), num_envs, device, episode_length, kwargs)
 
 
-FAMILY = Brax()
+FAMILY = Brax("brax", "brax:", _TASKS, _DEFAULTS, modules=("brax", "jax"), extra="brax")

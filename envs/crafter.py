@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from .registered import RegisteredFamily
 
 if TYPE_CHECKING:
     import gymnasium
@@ -42,30 +44,14 @@ _DEFAULTS: Mapping[str, object] = {
 
 
 @dataclass(frozen=True)
-class Crafter:
+class Crafter(RegisteredFamily):
     """The env family of Crafter."""
 
-    name: str = "crafter"
-    modules: tuple[str, ...] = ("crafter",)
-    extra: str = "crafter"
-
-    def names(self) -> Sequence[str]:
-        """Both of them."""
-        return tuple(_NAMES)
-
-    def matches(self, env_name: str) -> bool:
-        """Whether ``env_name`` is one of them."""
-        return env_name in _NAMES
-
-    def make(self, env_name: str, *, render_mode: str | None = None, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    def make(self, env_name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
         """The world; ``kwargs``: those of crafter.Env, such as area, view and length."""
         from .crafter_env import CrafterEnv
 
-        return CrafterEnv(render_mode, **{"reward": _NAMES[env_name], **kwargs})
-
-    def defaults(self, env_name: str) -> Mapping[str, object]:
-        """Flags with which ``--env=env_name`` alone learns."""
-        return _DEFAULTS
+        return CrafterEnv(**{"reward": _NAMES[env_name], **kwargs})
 
 
-FAMILY = Crafter()
+FAMILY = Crafter("crafter", dict.fromkeys(_NAMES, _DEFAULTS), modules=("crafter",), extra="crafter")

@@ -1,9 +1,9 @@
-"""A family of ids that Gymnasium has registered, with the flags with which each learns."""
+"""What several env families share: a table of names, or names with one beginning, and flags with which they learn."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ LARGE_MINIBATCHES: Mapping[str, object] = {
 
 @dataclass(frozen=True)
 class RegisteredFamily:
-    """The env family of ``tasks``: flags by Gymnasium's id.
+    """The env family of ``tasks``: flags by name, which is Gymnasium's id unless a subclass makes the environments.
 
     modules, extra: what the environments need beyond Gymnasium, see EnvFamily.
     """
@@ -46,11 +46,11 @@ class RegisteredFamily:
     extra: str = ""
 
     def names(self) -> Sequence[str]:
-        """The ids."""
+        """Those of ``tasks``."""
         return tuple(self.tasks)
 
     def matches(self, env_name: str) -> bool:
-        """Whether ``env_name`` is one of the ids."""
+        """Whether ``env_name`` is one of them."""
         return env_name in self.tasks
 
     def make(self, env_name: str, **kwargs: object) -> gymnasium.Env[Any, Any]:
@@ -62,3 +62,31 @@ class RegisteredFamily:
     def defaults(self, env_name: str) -> Mapping[str, object]:
         """Flags with which ``--env=env_name`` alone learns."""
         return self.tasks[env_name]
+
+
+@dataclass(frozen=True)
+class PrefixedFamily:
+    """What the families share whose names are ``prefix`` and more, with the same flags for all of them.
+
+    suggested: some names, without the prefix. modules, extra, page: what the environments need, see EnvFamily.
+    """
+
+    name: str
+    prefix: str
+    suggested: tuple[str, ...]
+    flags: Mapping[str, object] = field(default_factory=dict)
+    modules: tuple[str, ...] = ()
+    extra: str = ""
+    page: str = ""
+
+    def names(self) -> Sequence[str]:
+        """Some of them."""
+        return tuple(f"{self.prefix}{rest}" for rest in self.suggested)
+
+    def matches(self, env_name: str) -> bool:
+        """Whether ``env_name`` begins with the prefix."""
+        return env_name.startswith(self.prefix)
+
+    def defaults(self, env_name: str) -> Mapping[str, object]:
+        """Flags to begin with, for any of them."""
+        return self.flags

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sfactory.errors import EnvError
+
+from .registered import PrefixedFamily
 
 if TYPE_CHECKING:
     import gymnasium
@@ -54,22 +56,10 @@ _DEFAULTS: Mapping[str, object] = {
 
 
 @dataclass(frozen=True)
-class Retro:
+class Retro(PrefixedFamily):
     """The env family of stable-retro."""
 
-    name: str = "retro"
-    modules: tuple[str, ...] = ("stable_retro",)
-    extra: str = "retro"
-    prefix: str = _PREFIX
     one_per_process: str = "num_envs_per_worker"
-
-    def names(self) -> Sequence[str]:
-        """The game, if the package has its ROM."""
-        return (f"{_PREFIX}Airstriker-Genesis-v0",)
-
-    def matches(self, env_name: str) -> bool:
-        """Whether ``env_name`` is ``retro:`` and a game."""
-        return env_name.startswith(_PREFIX)
 
     def make(
         self, env_name: str, *, render_mode: str | None = None, actions: str = "filtered", **kwargs: object
@@ -89,10 +79,6 @@ class Retro:
             raise EnvError(f"--env={env_name}: {_advice(retro, game)}") from error
         return env
 
-    def defaults(self, env_name: str) -> Mapping[str, object]:
-        """Flags to begin with, for any game."""
-        return _DEFAULTS
-
 
 def _advice(retro: Any, game: str) -> str:
     known = retro.data.list_games()
@@ -102,4 +88,4 @@ def _advice(retro: Any, game: str) -> str:
     return f"stable-retro knows no game {game}" + (f"; did you mean {_PREFIX}{near[0]}?" if near else "")
 
 
-FAMILY = Retro()
+FAMILY = Retro("retro", _PREFIX, ("Airstriker-Genesis-v0",), _DEFAULTS, modules=("stable_retro",), extra="retro")

@@ -8,7 +8,7 @@ registered for the id (its ``vector_entry_point``), after importing the package 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +21,12 @@ from .box2d import FAMILY as BOX2D
 from .classic_control import FAMILY as CLASSIC_CONTROL
 from .mujoco import FAMILY as MUJOCO
 from .procgen import TASKS as PROCGEN
+from .registered import PrefixedFamily
 from .toy_text import FAMILY as TOY_TEXT
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
-_VECTOR, _ENVPOOL = "vector:", "envpool:"
 _TASKS = (BOX2D.tasks, CLASSIC_CONTROL.tasks, MUJOCO.tasks, TOY_TEXT.tasks, PROCGEN)
 # Rewards are raw: the learner clips them. One thread, since actors share the cores.
 _ALE_KWARGS: Mapping[str, object] = {"reward_clipping": False, "num_threads": 1}
@@ -59,20 +59,17 @@ def _skipping(env_name: str, env_id: str, option: str, env_frameskip: int) -> di
     return {}
 
 
+class _VectorFamily(PrefixedFamily):
+    """A family of vector envs, each with the flags of its id."""
+
+    def defaults(self, env_name: str) -> Mapping[str, object]:
+        """Flags with which the environment learns."""
+        return _defaults_of(env_name.removeprefix(self.prefix))
+
+
 @dataclass(frozen=True)
-class RegisteredVectors:
+class RegisteredVectors(_VectorFamily):
     """The family of vector envs that are registered with Gymnasium."""
-
-    name: str = "vector"
-    prefix: str = _VECTOR
-
-    def names(self) -> Sequence[str]:
-        """Some that are always there."""
-        return (f"{_VECTOR}CartPole-v1", f"{_VECTOR}ALE/Breakout-v5")
-
-    def matches(self, env_name: str) -> bool:
-        """Whether ``env_name`` is ``vector:`` and an id."""
-        return env_name.startswith(_VECTOR)
 
     def make(
         self, env_name: str, *, num_envs: int, env_frameskip: int = 1, **kwargs: object
@@ -82,7 +79,7 @@ class RegisteredVectors:
 
         from sfactory.env.factory import registered_spec
 
-        env_id = env_name.removeprefix(_VECTOR)
+        env_id = env_name.removeprefix(self.prefix)
         if _rom_of(env_id) is not None:
             if lack := lack_of(ATARI.modules, ATARI.extra):
                 raise EnvError(f"--env={env_name}: {lack}")
@@ -96,39 +93,17 @@ class RegisteredVectors:
         options |= {**_skipping(env_name, env_id, "frameskip", env_frameskip), **kwargs}
         return gymnasium.make_vec(spec.id, num_envs=num_envs, vectorization_mode="vector_entry_point", **options)
 
-    def defaults(self, env_name: str) -> Mapping[str, object]:
-        """Flags with which the environment learns."""
-        return _defaults_of(env_name.removeprefix(_VECTOR))
-
 
 @dataclass(frozen=True)
-class EnvPool:
+class EnvPool(_VectorFamily):
     """The family of EnvPool's environments."""
-
-    name: str = "envpool"
-    extra: str = "envpool"
-    modules: tuple[str, ...] = ("envpool",)
-    prefix: str = _ENVPOOL
-
-    def names(self) -> Sequence[str]:
-        """Some of the many."""
-        return (
-            f"{_ENVPOOL}CartPole-v1",
-            f"{_ENVPOOL}Breakout-v5",
-            f"{_ENVPOOL}HalfCheetah-v4",
-            f"{_ENVPOOL}CoinrunEasy-v0",
-        )
-
-    def matches(self, env_name: str) -> bool:
-        """Whether ``env_name`` is ``envpool:`` and an id."""
-        return env_name.startswith(_ENVPOOL)
 
     def make(
         self, env_name: str, *, num_envs: int, seed: int = 0, env_frameskip: int = 1, **kwargs: object
     ) -> VectorEnv[Any, Any, Any]:
         """``num_envs`` of them in one pool with one thread. Raises EnvError if EnvPool has no such id."""
         envpool: Any = importlib.import_module("envpool")
-        env_id = env_name.removeprefix(_ENVPOOL)
+        env_id = env_name.removeprefix(self.prefix)
         if env_id not in envpool.list_all_envs():
             raise EnvError(f"--env={env_name}: EnvPool has no {env_id}; envpool.list_all_envs() names what it has")
         options: dict[str, Any] = {"num_threads": 1, **_skipping(env_name, env_id, "frame_skip", env_frameskip)}
@@ -137,9 +112,12 @@ class EnvPool:
         )
         return pool
 
-    def defaults(self, env_name: str) -> Mapping[str, object]:
-        """Flags with which the environment learns."""
-        return _defaults_of(env_name.removeprefix(_ENVPOOL))
 
-
-VECTOR, ENVPOOL = RegisteredVectors(), EnvPool()
+VECTOR = RegisteredVectors("vector", "vector:", ("CartPole-v1", "ALE/Breakout-v5"))
+ENVPOOL = EnvPool(
+    "envpool",
+    "envpool:",
+    ("CartPole-v1", "Breakout-v5", "HalfCheetah-v4", "CoinrunEasy-v0"),
+    modules=("envpool",),
+    extra="envpool",
+)

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from ..registered import PrefixedFamily
 
 if TYPE_CHECKING:
     import gymnasium
 
-_PREFIX = "dmlab_"
 _LEVELS_30 = "contributed/dmlab30/"
-# Sample Factory's names of levels, and the settings that one of them adds. Others are levels by their paths.
+# Sample Factory's names of levels less ``dmlab_``, and the settings that one of them adds. Others are levels by their
+# paths.
 _LEVELS: Mapping[str, tuple[str, Mapping[str, str]]] = {
-    "dmlab_benchmark": (f"{_LEVELS_30}rooms_collect_good_objects_train", {}),
-    "dmlab_benchmark_slow_reset": (f"{_LEVELS_30}rooms_keys_doors_puzzle", {}),
-    "dmlab_collect_good_objects": (f"{_LEVELS_30}rooms_collect_good_objects_train", {}),
-    "dmlab_nonmatch": (f"{_LEVELS_30}rooms_select_nonmatching_object", {}),
-    "dmlab_sparse": (f"{_LEVELS_30}explore_goal_locations_large", {}),
-    "dmlab_sparse_doors": (f"{_LEVELS_30}explore_obstructed_goals_large", {}),
-    "dmlab_very_sparse": (f"{_LEVELS_30}explore_goal_locations_large", {"minGoalDistance": "10"}),
-    "dmlab_watermaze": (f"{_LEVELS_30}rooms_watermaze", {}),
+    "benchmark": (f"{_LEVELS_30}rooms_collect_good_objects_train", {}),
+    "benchmark_slow_reset": (f"{_LEVELS_30}rooms_keys_doors_puzzle", {}),
+    "collect_good_objects": (f"{_LEVELS_30}rooms_collect_good_objects_train", {}),
+    "nonmatch": (f"{_LEVELS_30}rooms_select_nonmatching_object", {}),
+    "sparse": (f"{_LEVELS_30}explore_goal_locations_large", {}),
+    "sparse_doors": (f"{_LEVELS_30}explore_obstructed_goals_large", {}),
+    "very_sparse": (f"{_LEVELS_30}explore_goal_locations_large", {"minGoalDistance": "10"}),
+    "watermaze": (f"{_LEVELS_30}rooms_watermaze", {}),
 }
 # The network and discount of Espeholt et al. 2018, with the datasets that VizDoom has here.
 _DEFAULTS: Mapping[str, object] = {
@@ -48,32 +50,24 @@ _DEFAULTS: Mapping[str, object] = {
 
 
 @dataclass(frozen=True)
-class DmLab:
+class DmLab(PrefixedFamily):
     """The env family of DeepMind Lab."""
-
-    name: str = "dmlab"
-    modules: tuple[str, ...] = ("deepmind_lab",)
-    page: str = "https://github.com/google-deepmind/lab"
-
-    def names(self) -> Sequence[str]:
-        """Sample Factory's names of single levels."""
-        return tuple(_LEVELS)
-
-    def matches(self, env_name: str) -> bool:
-        """Whether ``env_name`` begins with ``dmlab_``."""
-        return env_name.startswith(_PREFIX)
 
     def make(self, env_name: str, *, env_frameskip: int = 4, **kwargs: Any) -> gymnasium.Env[Any, Any]:
         """The level, with actions held for ``env_frameskip`` frames; ``kwargs``: those of DmLabEnv."""
         from .dmlab_env import DmLabEnv
 
-        level, config = _LEVELS.get(env_name, (env_name.removeprefix(_PREFIX), {}))
+        name = env_name.removeprefix(self.prefix)
+        level, config = _LEVELS.get(name, (name, {}))
         kwargs["config"] = {**config, **(kwargs.get("config") or {})}
         return DmLabEnv(level, env_frameskip, **kwargs)
 
-    def defaults(self, env_name: str) -> Mapping[str, object]:
-        """Flags to begin with, for any level."""
-        return _DEFAULTS
 
-
-FAMILY = DmLab()
+FAMILY = DmLab(
+    "dmlab",
+    "dmlab_",
+    tuple(_LEVELS),
+    _DEFAULTS,
+    modules=("deepmind_lab",),
+    page="https://github.com/google-deepmind/lab",
+)

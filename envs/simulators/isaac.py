@@ -8,14 +8,15 @@ from __future__ import annotations
 import functools
 import importlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from ..registered import PrefixedFamily
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
-_PREFIX = "isaaclab:"
 # One simulation of 512 envs, and PPO with the network and the passes that the package has for walking robots.
 _DEFAULTS: Mapping[str, object] = {
     "num_workers": 1,
@@ -38,23 +39,10 @@ _DEFAULTS: Mapping[str, object] = {
 
 
 @dataclass(frozen=True)
-class IsaacLab:
+class IsaacLab(PrefixedFamily):
     """The env family of what Isaac Lab registers with Gymnasium."""
 
-    name: str = "isaaclab"
-    modules: tuple[str, ...] = ("isaaclab", "isaaclab_tasks")
-    page: str = "https://isaac-sim.github.io/IsaacLab"
-    prefix: str = _PREFIX
     one_per_process: str = "worker_num_splits"
-
-    def names(self) -> Sequence[str]:
-        """Some of them."""
-        tasks = ("Cartpole-v0", "Ant-v0", "Humanoid-v0", "Velocity-Flat-Anymal-C-v0", "Reach-Franka-v0")
-        return tuple(f"{_PREFIX}Isaac-{task}" for task in tasks)
-
-    def matches(self, env_name: str) -> bool:
-        """Whether ``env_name`` is ``isaaclab:`` and an id."""
-        return env_name.startswith(_PREFIX)
 
     def make(
         self,
@@ -75,14 +63,10 @@ class IsaacLab:
         parse: Any = importlib.import_module("isaaclab_tasks.utils").parse_env_cfg
         from .isaac_envs import IsaacLabEnv
 
-        env_id = env_name.removeprefix(_PREFIX)
+        env_id = env_name.removeprefix(self.prefix)
         cfg = parse(env_id, device=device, num_envs=num_envs)
         cfg.seed = seed
         return IsaacLabEnv(gymnasium.make(env_id, cfg=cfg, **kwargs).unwrapped)
-
-    def defaults(self, env_name: str) -> Mapping[str, object]:
-        """Flags to begin with, for any task."""
-        return _DEFAULTS
 
 
 @functools.cache
@@ -92,4 +76,12 @@ def _launched(options: str) -> object:
     return launcher(json.loads(options))
 
 
-FAMILY = IsaacLab()
+_TASKS = ("Cartpole-v0", "Ant-v0", "Humanoid-v0", "Velocity-Flat-Anymal-C-v0", "Reach-Franka-v0")
+FAMILY = IsaacLab(
+    "isaaclab",
+    "isaaclab:",
+    tuple(f"Isaac-{task}" for task in _TASKS),
+    _DEFAULTS,
+    modules=("isaaclab", "isaaclab_tasks"),
+    page="https://isaac-sim.github.io/IsaacLab",
+)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sfactory.errors import EnvError
 
+from ..registered import PrefixedFamily
+
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
-_PREFIX = "megaverse:"
+# The eight of the paper.
 _SCENARIOS = (
     "TowerBuilding",
     "ObstaclesEasy",
@@ -43,21 +45,8 @@ _DEFAULTS: Mapping[str, object] = {
 
 
 @dataclass(frozen=True)
-class Megaverse:
+class Megaverse(PrefixedFamily):
     """The env family of Megaverse."""
-
-    name: str = "megaverse"
-    modules: tuple[str, ...] = ("megaverse",)
-    page: str = "https://github.com/alex-petrenko/megaverse"
-    prefix: str = _PREFIX
-
-    def names(self) -> Sequence[str]:
-        """The eight scenarios of the paper."""
-        return tuple(f"{_PREFIX}{scenario}" for scenario in _SCENARIOS)
-
-    def matches(self, env_name: str) -> bool:
-        """Whether ``env_name`` is ``megaverse:`` and a scenario."""
-        return env_name.startswith(_PREFIX)
 
     def make(
         self,
@@ -79,12 +68,15 @@ class Megaverse:
         from .megaverse_env import MegaverseVectors
 
         numbers = {name: float(value) for name, value in (params or {}).items()}  # it refuses integers
-        scenario = env_name.removeprefix(_PREFIX)
+        scenario = env_name.removeprefix(self.prefix)
         return MegaverseVectors(scenario, num_envs, num_simulation_threads, use_vulkan, numbers)
 
-    def defaults(self, env_name: str) -> Mapping[str, object]:
-        """Flags to begin with, for any scenario."""
-        return _DEFAULTS
 
-
-FAMILY = Megaverse()
+FAMILY = Megaverse(
+    "megaverse",
+    "megaverse:",
+    _SCENARIOS,
+    _DEFAULTS,
+    modules=("megaverse",),
+    page="https://github.com/alex-petrenko/megaverse",
+)
