@@ -20,7 +20,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -167,11 +167,14 @@ _FALL = {"cartpole": ("learning_rate", "clip_range")}
 
 
 class Curve(BaseCallback):  # type: ignore[misc]
-    """Notes env steps, minutes since the first step, and the mean return of the last 100 episodes."""
+    """Gives ``note`` the env steps, the seconds since the first step, and the mean return of the last 100 episodes.
 
-    def __init__(self) -> None:
+    It does so every ``every_s`` seconds, once ``least_episodes`` have ended, and at the end of training.
+    """
+
+    def __init__(self, note: Callable[[int, float, float], None], every_s: float, least_episodes: int = 1) -> None:
         super().__init__()
-        self.points: list[tuple[int, float, float]] = []
+        self._note, self._every_s, self._least_episodes = note, every_s, least_episodes
         self._since = self._noted = 0.0
 
     def _on_training_start(self) -> None:
@@ -179,22 +182,26 @@ class Curve(BaseCallback):  # type: ignore[misc]
 
     def _on_step(self) -> bool:
         now = time.monotonic()
-        if now - self._noted >= EVERY_S and self.model.ep_info_buffer:
+        if now - self._noted >= self._every_s and len(self.model.ep_info_buffer) >= self._least_episodes:
             self._noted = now
-            self._note()
+            self._give()
         return True
 
     def _on_training_end(self) -> None:
-        self._note()
+        self._give()
 
-    def _note(self) -> None:
+    def _give(self) -> None:
         returns = [episode["r"] for episode in self.model.ep_info_buffer]
-        minutes = round((time.monotonic() - self._since) / 60, 4)
-        self.points.append((int(self.num_timesteps), minutes, round(float(sum(returns)) / len(returns), 4)))
+        self._note(int(self.num_timesteps), time.monotonic() - self._since, float(sum(returns)) / len(returns))
 
 
 def learn(name: str, seed: int) -> list[tuple[int, float, float]]:
-    """The curve of a row's seed."""
+    """The curve of a row's seed: env steps, minutes since the first step, and returns."""
+    points: list[tuple[int, float, float]] = []
+
+    def note(steps: int, seconds: float, mean: float) -> None:
+        points.append((steps, round(seconds / 60, 4), round(mean, 4)))
+
     task = TASKS[name]
     wrapper = None
     if task.flat:
@@ -203,9 +210,8 @@ def learn(name: str, seed: int) -> list[tuple[int, float, float]]:
     if task.normalize:
         vector = VecNormalize(vector, gamma=task.settings["gamma"])
     settings = {key: _falling(value) if key in _FALL.get(name, ()) else value for key, value in task.settings.items()}
-    curve = Curve()
-    PPO("MlpPolicy", vector, device="cpu", seed=seed, **settings).learn(task.steps, callback=curve)
-    return curve.points
+    PPO("MlpPolicy", vector, device="cpu", seed=seed, **settings).learn(task.steps, callback=Curve(note, EVERY_S))
+    return points
 
 
 def facts_of(name: str) -> dict[str, Any]:

@@ -13,40 +13,26 @@ import argparse
 import json
 import os
 import sys
-import time
+from pathlib import Path
 
 sys.path.insert(0, os.getcwd())
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import torch
 from stable_baselines3 import PPO
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
 import envs
+from scripts.sb3_rows import Curve
 
 EPISODES = 100
 EVERY_S = 0.1
 ENDLESS = 10**9
 
 
-class ScoreReporter(BaseCallback):  # type: ignore[misc]
-    """Tells the score. Training begins with the first step."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._since = self._printed = 0.0
-
-    def _on_training_start(self) -> None:
-        self._since = self._printed = time.monotonic()
-
-    def _on_step(self) -> bool:
-        now = time.monotonic()
-        returns = [episode["r"] for episode in self.model.ep_info_buffer]
-        if now - self._printed >= EVERY_S and len(returns) == EPISODES:
-            self._printed = now
-            score = {"mean": float(sum(returns)) / EPISODES, "train_s": now - self._since}
-            print("SCORE", json.dumps({**score, "env_steps": int(self.num_timesteps)}), flush=True)
-        return True
+def print_score(steps: int, seconds: float, mean: float) -> None:
+    """The line for time_to_score.py."""
+    print("SCORE", json.dumps({"mean": mean, "train_s": seconds, "env_steps": steps}), flush=True)
 
 
 def main() -> None:
@@ -60,7 +46,7 @@ def main() -> None:
     vector = VecMonitor(DummyVecEnv([lambda: envs.make("cartpole")] * given.envs))
     network = {"net_arch": [64, 64]}
     model = PPO("MlpPolicy", vector, device="cpu", seed=given.seed, policy_kwargs=network, **given.settings)
-    model.learn(ENDLESS, callback=ScoreReporter())
+    model.learn(ENDLESS, callback=Curve(print_score, EVERY_S, EPISODES))
 
 
 if __name__ == "__main__":
