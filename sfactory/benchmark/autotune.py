@@ -9,7 +9,7 @@ from typing import Any
 from sfactory.benchmark.coordinate_search import MOST_TRIALS, Found, Search, Settings, Tried
 from sfactory.benchmark.trial import Timing, Trial
 from sfactory.clock import Deadline
-from sfactory.config.env_families import flag_that_stays_one
+from sfactory.config.env_families import find_family, flag_that_stays_one
 from sfactory.config.flags import config_of, values_of
 from sfactory.config.schema import Config, EvaluationConfig
 from sfactory.config.validation import check
@@ -50,7 +50,7 @@ def free_flags(config: Config, given: Collection[str], device: str) -> frozenset
             free.add("learner_num_threads")
         if config.tuning.autotune_batch:
             free.add("batch_size")
-    return frozenset(free.difference(given, [flag_that_stays_one(config.run.env)]))
+    return frozenset(free.difference(given, [flag_that_stays_one(find_family(config.run.env))]))
 
 
 class Autotune:

@@ -133,6 +133,6 @@ def find_family(env_name: str) -> EnvFamily | None:
     return search_families(env_name).family
 
 
-def flag_that_stays_one(env_name: str) -> str:
-    """The ``one_per_process`` of the family that makes ``env_name``; "" without one."""
-    return str(getattr(find_family(env_name), "one_per_process", ""))
+def flag_that_stays_one(family: EnvFamily | None) -> str:
+    """The ``one_per_process`` of ``family``; "" without one."""
+    return str(getattr(family, "one_per_process", ""))

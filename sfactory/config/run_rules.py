@@ -41,7 +41,7 @@ def _one_per_process(flag: str) -> Rule:
 
     def find(config: Config) -> str | None:
         family = find_family(config.run.env)
-        limited = flag_that_stays_one(config.run.env)
+        limited = flag_that_stays_one(family)
         limits = flag == limited or (flag == "num_workers" and bool(limited) and config.run.serial_mode)
         if family is None or not limits or getattr(config.sampling, flag) == 1:
             return None

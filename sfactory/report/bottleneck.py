@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sfactory.clock import now
-from sfactory.config.env_families import flag_that_stays_one
+from sfactory.config.env_families import find_family, flag_that_stays_one
 from sfactory.config.schema import Config
 from sfactory.config.task_defaults import updates_are_recorded
 from sfactory.layout import ACTORS, LEARNERS, POLICY_WORKERS
@@ -129,7 +129,7 @@ class Advisor:
         self._sampling, self._learner, self._model = config.sampling, config.learner, config.model
         self._stage, self._layout, self._spec = config.benchmark.stage, plan.layout, plan.spec
         self._on_gpu = plan.device != "cpu"
-        self._stays_one = flag_that_stays_one(config.run.env)
+        self._stays_one = flag_that_stays_one(find_family(config.run.env))
         self._records_updates = updates_are_recorded(config)
         self._acts_in_actors = plan.layout.inference == "local" and config.benchmark.stage != "env"
         self._cores, self._actor_cores = plan.cores.count, plan.cores.count - plan.cores.kept
