@@ -51,7 +51,7 @@ class Load:
 
     rings: statistics of the number of messages that readers found; 0 is not counted. For datasets: how many were ready
     when the learner needed one, 0 included.
-    bound_by: the kind of process that limits throughput, "cores", or "nobody"; None if nothing was measured.
+    bound_by: the kind of process that limits throughput, "cores", or "none"; None if nothing was measured.
     idle_cores: cores that no busy process occupies.
     """
 
@@ -106,7 +106,7 @@ class LoadMeter:
             fills_them = len(self._times[most]) >= self._cores
             return most if busy[most] >= _SATURATED and fills_them else "cores"
         most = max(busy, key=lambda kind: busy[kind])
-        return most if busy[most] >= _SATURATED else "nobody"
+        return most if busy[most] >= _SATURATED else "none"
 
     def _read_times(self) -> dict[str, npt.NDArray[np.float64]]:
         """Busy and waiting seconds of each process ([N, 2] float64), by kind."""
@@ -149,7 +149,7 @@ class Advisor:
             "learner": ("learning sets the pace", self._for_learners(idle_cores)),
             "cores": ("all cores are busy", self._for_cores()),
         }.get(load.bound_by, ("processes wait for one another", self._for_waiting()))
-        kind = "none of them" if load.bound_by == "nobody" else load.bound_by
+        kind = "none of them" if load.bound_by == "none" else load.bound_by
         return f"bound by {kind}: {meaning}; {'; '.join(flags) or 'no flag is known to help'}"
 
     def _for_actors(self, idle_cores: float) -> Iterator[str]:

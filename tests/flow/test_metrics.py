@@ -11,7 +11,7 @@ from tests.support.source import ROOT
 from tests.support.trainer import RunTrainer, TrainerRun
 
 _NAME = re.compile(r"`([a-z_]+/[\w/<>-]+)`")
-BOTTLENECKS = ("actor", "policy", "learner", "cores", "nobody")
+BOTTLENECKS = ("actor", "policy", "learner", "cores", "none")
 
 
 def documented() -> list[re.Pattern[str]]:

@@ -142,7 +142,7 @@ def test_depths_of_rings_and_datasets_cover_the_last_window_only(monkeypatch: py
         (8, 0.98, 0.5, 0.3, "actor"),
         (8, 0.3, 0.95, 0.3, "policy"),
         (8, 0.3, 0.5, 0.99, "learner"),
-        (8, 0.5, 0.5, 0.5, "nobody"),
+        (8, 0.5, 0.5, 0.5, "none"),
         (2, 0.6, 0.5, 0.5, "cores"),
         (2, 0.99, 0.3, 0.3, "actor"),
         (8, 0.0, 0.0, 0.0, None),
@@ -236,14 +236,14 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], set[str]]] = [
     ("cores", {"inference": "local", "num_epochs": 2}, {"device": "cuda:0"}, {CENTRAL}),
     ("cores", {**ONE_GAME, "inference": "local"}, {}, set()),
     # All processes wait for each other.
-    ("nobody", ONE_GAME, {}, set()),
-    ("nobody", {"num_envs_per_worker": 8, "worker_num_splits": 1}, {}, {SPLITS, WIDER}),
-    ("nobody", {"num_envs_per_worker": 8, "inference": "local"}, {}, {WIDER, "--min_traj_buffers_per_worker"}),
-    ("nobody", {"async_rl": False, "batch_size": 65536}, {}, {"--async_rl"}),
-    ("nobody", {"num_batches_to_accumulate": 0}, {}, {"--num_batches_to_accumulate"}),
-    ("nobody", {"num_batches_to_accumulate": 1}, {}, {"--num_batches_to_accumulate"}),
-    ("nobody", {"train_in_background_thread": False}, {}, {"--train_in_background_thread"}),
-    ("nobody", {"max_sample_requests_in_flight_per_worker": 1}, {}, {"--max_sample_requests_in_flight_per_worker"}),
+    ("none", ONE_GAME, {}, set()),
+    ("none", {"num_envs_per_worker": 8, "worker_num_splits": 1}, {}, {SPLITS, WIDER}),
+    ("none", {"num_envs_per_worker": 8, "inference": "local"}, {}, {WIDER, "--min_traj_buffers_per_worker"}),
+    ("none", {"async_rl": False, "batch_size": 65536}, {}, {"--async_rl"}),
+    ("none", {"num_batches_to_accumulate": 0}, {}, {"--num_batches_to_accumulate"}),
+    ("none", {"num_batches_to_accumulate": 1}, {}, {"--num_batches_to_accumulate"}),
+    ("none", {"train_in_background_thread": False}, {}, {"--train_in_background_thread"}),
+    ("none", {"max_sample_requests_in_flight_per_worker": 1}, {}, {"--max_sample_requests_in_flight_per_worker"}),
 ]
 
 
@@ -269,4 +269,4 @@ def test_values_fit_the_machine_and_required_flags_are_suggested_together() -> N
     assert f"{THREADS}=3 " in str(advice("learner", {"learner_num_threads": 1}, idle=2.2))
     assert f"{WORKERS}=3 " in str(advice("actor", idle=1.9))
     assert f"{LOCAL} {POLICIES}=1" in str(advice("policy", {"policy_workers_per_policy": 2}))
-    assert f"{SPLITS}=2 with an even {WIDER}" in str(advice("nobody", odd))
+    assert f"{SPLITS}=2 with an even {WIDER}" in str(advice("none", odd))

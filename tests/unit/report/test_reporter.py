@@ -66,7 +66,7 @@ def test_there_is_no_line_of_progress_before_the_first_env_step(tmp_path: Path) 
 
 
 def test_bottlenecks_that_take_turns_are_advised_on_once_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    verdicts = Verdicts(None, None, *("learner", "nobody") * 4, "cores", "learner")
+    verdicts = Verdicts(None, None, *("learner", "none") * 4, "cores", "learner")
     monkeypatch.setattr("sfactory.report.reporter.LoadMeter", lambda status, cores: verdicts)
 
     def drive(reporter: Reporter, shared: SharedObjects) -> None:
@@ -77,5 +77,5 @@ def test_bottlenecks_that_take_turns_are_advised_on_once_each(tmp_path: Path, mo
     lines = lines_of(tmp_path, drive)
 
     advice = [line for line in lines if line.startswith("bound by")]
-    assert advice == [f"bound by {what}: advice" for what in ("learner", "nobody", "cores")]
+    assert advice == [f"bound by {what}: advice" for what in ("learner", "none", "cores")]
     assert sum("bound_by=learner" in line for line in lines) == 5
