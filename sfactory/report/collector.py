@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
 from sfactory.clock import BLOCK_S, now
@@ -40,6 +40,10 @@ from sfactory.shared.status import StatusBoard
 
 _log = logging.getLogger(__name__)
 
+_REFUSED = (
+    "%s: ignored an extra episode statistic, and will ignore others like it: %s; check the info that the environment "
+    "returns at the end of an episode"
+)
 _MOST_EPISODES = 100_000  # that wait for observers; more come only where these need longer than the episodes
 
 
@@ -65,8 +69,7 @@ class ReportCollector:
         self._from_actors, self._from_learners = from_actors, from_learners
         self.evaluations = EvaluationReports(num_evaluators(config.evaluation))
         self.ended: deque[EpisodeEnd] = deque(maxlen=_MOST_EPISODES)  # for observers; the reporter takes them
-        self._actors_warned: set[int] = set()
-        self._lock, self._stopping = threading.Lock(), threading.Event()
+        self._lock, self._stopping, self._actors_warned = threading.Lock(), threading.Event(), set[int]()
         self.reading_since = 0.0  # since when the thread has been reading the actors' queue; 0 if it is not reading
         self._trained, self._sampled = Throughput(), Throughput()
         self._thread = threading.Thread(target=self._read, name="reports", daemon=True)
@@ -141,14 +144,17 @@ class ReportCollector:
         with self._lock:
             return {policy: stats.full_mean(name) for policy, stats in enumerate(self._by_policy)}
 
-    def best_metric_means(self) -> list[float | None]:
-        """Mean of save_best_metric over its last stats_avg values, by policy; None until then. Warns if none come."""
+    def check_best_metric(self) -> None:
+        """Warn, once, if episodes do not report save_best_metric; returns take the place of a true objective."""
         with self._lock:
             missing, *_ = [stats.missing_metric() for stats in (self._all, *self._by_policy)]
-            means = [stats.best_metric_mean() for stats in self._each]
         if missing:  # the same would follow for each policy
             _log.warning("%s", missing)
-        return means
+
+    def best_metric_means(self) -> list[float | None]:
+        """Mean of save_best_metric over its last stats_avg values, by policy; None until then."""
+        with self._lock:
+            return [stats.best_metric_mean() for stats in self._each]
 
     def forget_episodes(self, policy: int) -> None:
         """Start new windows for ``policy``, because it has got other weights; counts and best values stay."""
@@ -263,19 +269,19 @@ class ReportCollector:
         messages += [message for channel in self._from_learners for message in channel.get(0)]
         for message in messages:
             with self._lock:
-                warnings = list(self._add(message))
-            for warning in warnings:
-                _log.warning("%s", warning)
+                refused = self._add(message)
+            if refused is not None and refused.actor not in self._actors_warned:
+                self._actors_warned.add(refused.actor)
+                _log.warning(_REFUSED, actor_name(refused.actor), refused.reason)
         return bool(messages)
 
-    def _add(self, message: ToMain) -> Iterable[str]:
-        """Add a message to the statistics; yields warnings."""
+    def _add(self, message: ToMain) -> ExtrasRefused | None:
+        """Add a message to the statistics; returns the refusal of an extra statistic."""
+        if isinstance(message, ExtrasRefused):
+            return message
         if isinstance(message, EvaluationPart):
             self.evaluations.add(message)
-            return
-        if isinstance(message, ExtrasRefused):
-            yield from _refuse(self._actors_warned, message.actor, message.reason)
-            return
+            return None
         belongs_to = [self._all, *self._by_policy[message.policy : message.policy + 1]]
         match message:
             case EpisodeEnd():
@@ -286,22 +292,11 @@ class ReportCollector:
             case EpisodeExtras(actor, name):
                 added = [stats.extras.add(name, message.values) for stats in belongs_to]
                 if not all(added):
-                    yield from _refuse(
-                        self._actors_warned, actor, f"{name!r} is one name too many: at most {MAX_STAT_NAMES}"
-                    )
+                    return ExtrasRefused(actor, f"{name!r} is one name too many: at most {MAX_STAT_NAMES}")
             case _:
                 for stats in belongs_to:
                     stats.add_learning(message)
-
-
-def _refuse(warned: set[int], actor: int, reason: str) -> Iterable[str]:
-    """One warning per actor; ``warned``: those that have had theirs."""
-    if actor not in warned:
-        warned.add(actor)
-        yield (
-            f"{actor_name(actor)}: ignored an extra episode statistic, and will ignore others like it: {reason}; "
-            "check the info that the environment returns at the end of an episode"
-        )
+        return None
 
 
 def _best_policy(objectives: Mapping[int, float | None], earlier: Summary | None) -> int | None:

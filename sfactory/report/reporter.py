@@ -71,6 +71,7 @@ class Reporter:
             self._line_due = Every(self._line_due.seconds)  # a line sooner would say nothing, and advise by chance
             self._console.message(f"first env step {now() - self._process_started_at:.1f} s after the start")
         self._show_episodes()  # before the best metric, which observers may report
+        reports.check_best_metric()
         for policy, mean in enumerate(reports.best_metric_means()):
             if mean is not None:
                 self._control.tell_objective(policy, mean)

@@ -286,7 +286,7 @@ def test_best_metric_is_the_return_or_an_extra_statistic(
     source.extras(metric, 6.0, 9.0)
     source.episodes(100.0)
     source.reports.poll()
-    source.reports.best_metric_means()
+    source.reports.check_best_metric()
 
     assert source.reports.best_metric_means() == [mean]
     assert caplog.messages == []
@@ -304,15 +304,15 @@ def test_best_metric_that_is_not_reported_is_logged_once(
     source.episodes(4.0, 4.0, 4.0)
     for _ in range(3):
         source.reports.poll()
-        source.reports.best_metric_means()
+        source.reports.check_best_metric()
     assert caplog.messages == []
 
     source.episodes(4.0)
     source.reports.poll()
-    source.reports.best_metric_means()  # an observer may report it for what has just come
+    source.reports.check_best_metric()  # an observer may report it for what has just come
     assert caplog.messages == []
     for _ in range(3):
-        source.reports.best_metric_means()
+        source.reports.check_best_metric()
     (message,) = caplog.messages
     assert re.search(words, message)
     assert source.reports.best_metric_means() == [before]
