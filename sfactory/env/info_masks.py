@@ -7,7 +7,7 @@ after the end of an episode, no action is legal.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import gymnasium
 import gymnasium.spaces as spaces
@@ -29,7 +29,7 @@ def has_info_mask(observation_space: spaces.Space[Any], info: Any) -> bool:
     return not shows_mask(observation_space) and isinstance(info, Mapping) and MASK_KEY in info
 
 
-def shows_mask(observation_space: spaces.Space[Any]) -> bool:
+def shows_mask(observation_space: spaces.Space[Any]) -> TypeGuard[spaces.Dict]:
     """Whether the observations have an action mask."""
     return isinstance(observation_space, spaces.Dict) and MASK_KEY in observation_space.spaces
 

@@ -18,6 +18,7 @@ import gymnasium.spaces as spaces
 import numpy as np
 
 from sfactory.config.import_strings import described
+from sfactory.env.info_masks import shows_mask
 from sfactory.env.multi_agent import AgentsEnv, AgentsStep, BadAgents, Change, blank
 from sfactory.errors import EnvError
 from sfactory.tensor_spec import MASK_KEY
@@ -303,7 +304,7 @@ class UnequalAgents(AgentsEnv):
         self.action_space = spaces.Dict({kind: chosen for kind, (_, chosen) in own.items()})
         seen, masks = dict[str, spaces.Space[Any]](), dict[str, spaces.Space[Any]]()
         for kind, (observed, _) in own.items():
-            if isinstance(observed, spaces.Dict) and MASK_KEY in observed.spaces:
+            if shows_mask(observed):
                 masks[kind] = observed.spaces[MASK_KEY]
                 observed = spaces.Dict({key: leaf for key, leaf in observed.spaces.items() if key != MASK_KEY})
             seen[kind] = observed

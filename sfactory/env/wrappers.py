@@ -24,6 +24,7 @@ from gymnasium.wrappers import FlattenObservation, TimeLimit, TransformObservati
 from sfactory.config.env_families import install_advice
 from sfactory.config.schema import ModelConfig, WrapperConfig
 from sfactory.env.factory import SPANS_FRAMES
+from sfactory.env.info_masks import shows_mask
 from sfactory.errors import EnvError
 from sfactory.seeds import Branch, seed_at
 from sfactory.spec import OBS_KEY, EnvSpec, key_of
@@ -234,7 +235,7 @@ def _flattened(env: Env) -> Env:
     space = env.observation_space
     if unread := EnvSpec.of_spaces(space, env.action_space).unread:
         raise EnvError(f"--flatten_obs=True: {unread[0][1]}: leave that out with a --wrapper of your own")
-    if not isinstance(space, spaces.Dict) or MASK_KEY not in space.spaces:
+    if not shows_mask(space):
         return FlattenObservation(env)
     seen = spaces.Dict({key: child for key, child in space.spaces.items() if key != MASK_KEY})
     new = spaces.Dict({OBS_KEY: spaces.flatten_space(seen), MASK_KEY: space[MASK_KEY]})
