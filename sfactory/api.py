@@ -25,7 +25,7 @@ from sfactory.config.resolve import Resolved, read_command_line
 from sfactory.errors import UNDER_MAIN_GUARD, ConfigError, ExitCode, Refused
 from sfactory.experiment.summary import Result, Summary
 from sfactory.process.command import importing_torch
-from sfactory.process.signals import Interrupted, Interrupts, set_process_name
+from sfactory.process.signals import Interrupted, Interrupts, process_name, set_process_name
 from sfactory.system.cores import NATIVE, set_for_children
 from sfactory.system.streams import open_standard_streams
 
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, float | None]
 OnReport = Callable[[Row], bool | None]
-
-_COMM = Path("/proc/self/comm")
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,8 @@ def run(flags: Mapping[str, object] | Sequence[str], *, on_report: OnReport | No
         ``module:name``), or the words of a command line.
     on_report: called with each row of metrics.jsonl (every ``experiment_summaries_interval`` seconds, and at the end):
     env_steps, and numbers by their names, None where there is none. If it returns False the run ends as at a limit: it
-    saves, and the same call resumes it. An exception that it raises ends the run, too, see below.
+    saves, and the same call resumes it. An exception that it raises ends the run, too, see below. The command that the
+    last line on stderr names resumes the run without it.
 
     Progress goes to stderr. The run handles signals until it returns: Ctrl-C saves and ends it, and the result's status
     is "interrupted". In serial mode the generators of random, numpy and torch are seeded.
@@ -155,7 +154,7 @@ def _require_suitable_process() -> None:
         if "sfactory.process.fork_server" in sys.modules:
             raise SystemExit(1)  # main, which waits for this process, says the same
         problem = f"sfactory.run was called while a process imports this script; {UNDER_MAIN_GUARD}"
-    elif re.match("sf-(?!main)", _COMM.read_text()):
+    elif re.match("sf-(?!main)", process_name()):
         problem = f"sfactory.run was called by a module that a process of a run imports; {UNDER_MAIN_GUARD}"
     elif file is not None and getattr(main, "__spec__", None) is None and not os.path.exists(file):
         problem = (

@@ -190,15 +190,20 @@ def signals_held_back(awaited: str = "") -> Iterator[None]:
 
 
 _LIBC = ctypes.CDLL(None)
+_COMM = Path("/proc/self/comm")
+
+
+def process_name() -> str:
+    """The name of this process, as ``ps`` shows it."""
+    return _COMM.read_text().strip()
 
 
 def set_process_name(name: str) -> str:
     """Name this process as ``ps`` shows it, if /proc can be written to; returns the name before."""
-    comm = Path("/proc/self/comm")
     before = name
     with contextlib.suppress(OSError):
-        before = comm.read_text().strip()
-        comm.write_text(name)
+        before = process_name()
+        _COMM.write_text(name)
     return before
 
 
