@@ -8,18 +8,20 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import gymnasium.spaces as spaces
 import pytest
 
+from sfactory.clock import now
 from sfactory.env.factory import EnvFactory
 from sfactory.errors import ConfigError, EnvError, ResourceError
 from sfactory.planning import env_probe
-from sfactory.planning.env_probe import examine, probe_env
+from sfactory.planning.env_probe import examine, probe_env, probing
 from sfactory.process.orphans import children_of
 from sfactory.process.spawn import Spawner
+from sfactory.process.stack_dump import is_stopped
 from tests.support.scripted_env import ScriptedEnv
 
 HERE = "tests.unit.planning.test_env_probe"
@@ -50,8 +52,14 @@ class Unreadable:
         return os._exit, (1,)
 
 
-def stopped() -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
+class Stopping(NamedTuple):
+    """Work that writes its pid into a file and stops its process."""
+
+    pid: Path
+
+    def __call__(self, tell: object, at_end: object) -> None:
+        self.pid.write_text(str(os.getpid()))
+        os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def sleepy() -> None:
@@ -135,9 +143,20 @@ def test_an_env_that_hangs_is_refused_when_its_time_is_up_and_the_place_is_shown
     assert re.search(r"sf-probe hung here:\n.*test_env_probe\.py\", line \d+ in sleepy", caplog.text, re.DOTALL)
 
 
-def test_a_stopped_process_is_not_said_to_hang_in_its_env(spawner: Spawner, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(EnvError, match=r"=1: its process is stopped \(by SIGSTOP or a debugger\)$"):
-        probe_env(spawner, factory_of("stopped"), 1)
+def answer_once_stopped(spawner: Spawner, pid: Path) -> None:
+    """Ask for an answer only when the process is stopped, however long its start takes."""
+    with probing(spawner, "any", Stopping(pid), 0.1) as received:
+        until = now() + BOUND_S
+        while not (pid.exists() and is_stopped(int(pid.read_text() or 0))) and now() < until:
+            time.sleep(0.01)
+        received()
+
+
+def test_a_stopped_process_is_not_said_to_hang_in_its_env(
+    spawner: Spawner, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(EnvError, match=r"=0.1: its process is stopped \(by SIGSTOP or a debugger\)$"):
+        answer_once_stopped(spawner, tmp_path / "pid")
 
     assert "hung" not in caplog.text
 
