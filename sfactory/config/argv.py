@@ -19,7 +19,7 @@ from types import FunctionType
 
 from sfactory.config.ancestors import ancestor_hint
 from sfactory.config.field import FlagInfo
-from sfactory.config.flags import Flag, Reading, did_you_mean, shown, value_text
+from sfactory.config.flags import Flag, Reading, all_flags, did_you_mean, shown, value_text
 from sfactory.errors import ConfigError
 
 CONFIG_FLAG = "config"
@@ -92,6 +92,9 @@ def _value_advice(flag: Flag) -> str:
 
 
 def _unknown(typed: str, name: str, known: Collection[str]) -> str:
+    if name in all_flags():
+        own = ": a run has its own in config.json" if "experiment" in known else ""
+        return f"--{shown(typed)}: is a flag of sfactory.train, not of this command; leave it out{own}"
     hint = ancestor_hint(name, known, prefix="--")
     if hint:
         return f"--{shown(typed)}: {hint}"

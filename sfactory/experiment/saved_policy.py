@@ -30,6 +30,7 @@ from sfactory.env.multi_agent import AgentsEnv
 from sfactory.errors import CannotSaveError, CheckpointError, ConfigError, RunDirError, named
 from sfactory.learner.checkpointing import SavedState
 from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.custom import own_parts
 from sfactory.model.torch_state import OwnTorchState
 from sfactory.packages import install_command
 from sfactory.spec import EnvSpec
@@ -106,8 +107,7 @@ class SavedPolicy:
 
     def env_factory(self, wanted: PolicyFlags) -> EnvFactory:
         """Makes the run's env. Raises ConfigError if it is unknown, or if it is code that only config.json names."""
-        run = self.config.run
-        path = Path(run.train_dir) / run.experiment / CONFIG_NAME
+        run, path = self.config.run, self._config_path
         problems = [f"{text} (this value comes from {path})" for text in check_env_name(run.env)]
         if not wanted.trust_run_dir:
             names = ("env_kwargs", "wrapper") if wanted.env else ("env", "env_kwargs", "wrapper")
@@ -116,6 +116,10 @@ class SavedPolicy:
             raise ConfigError(problems)
         return EnvFactory.of(self.config)
 
+    @property
+    def _config_path(self) -> Path:
+        return Path(self.config.run.train_dir) / self.config.run.experiment / CONFIG_NAME
+
     def spec_of(self, env: Env | AgentsEnv) -> EnvSpec:
         """The spec of an env that the policy acts in."""
         spaces = env.observation_space, env.action_space
@@ -123,15 +127,24 @@ class SavedPolicy:
         return spec.for_model(self.config.model)
 
     def model(self, spec: EnvSpec) -> ActorCritic:
-        """The network on the CPU; raises CheckpointError if the weights do not fit an env of ``spec``."""
+        """The network on the CPU.
+
+        Raises ConfigError if code of the network cannot be used, CheckpointError if the weights do not fit it or
+        an env of ``spec``.
+        """
         try:
             with OwnTorchState():
                 model = ActorCritic(spec, self.config.model)
                 model.load_state_dict(self.state.model)
+        except ConfigError as error:
+            needed = f"{self._config_path} names code that is needed as it was in training"
+            raise ConfigError([f"{needed}: {problem}" for problem in error.problems]) from error
         except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            code = {"env": self.config.run.env, **own_parts(self.config.model)}
+            named_code = " or ".join(assigned(flag, name) for flag, name in code.items())
             raise CheckpointError(
-                f"{self.checkpoint} does not fit --env={self.config.run.env} as it is now: {named(error)}; restore the "
-                "version of the environment that the run was trained on"
+                f"{self.checkpoint} does not fit {named_code} as it is now: {named(error)}; restore the version that "
+                "the run was trained with"
             ) from error
         return model.eval()
 

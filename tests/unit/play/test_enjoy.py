@@ -102,6 +102,7 @@ def test_flags_choose_the_checkpoint(
         (["--experiment=empty"], "checkpoint_p0 holds no checkpoint"),
         (["--experiment=damaged"], "config.json: cannot be read"),
         (["--experiment=other"], "checkpoint_000000007_70.pth does not fit --env"),
+        (["--experiment=own"], "config.json names code .*: --encoder=absent:Net: module 'absent'"),
         (["--experiment=version1"], "another version of sfactory"),
         (["--experiment=version999"], "another version of sfactory"),
     ],
@@ -111,6 +112,7 @@ def test_missing_and_unfitting_runs_and_checkpoints_are_refused(
 ) -> None:
     save_run()
     save_run("empty", certainty=None)
+    save_run("own", encoder="absent:Net", encoder_mlp_layers=all_flags()["encoder_mlp_layers"].default)
     save_run("damaged")
     Path("train_dir/damaged/config.json").write_text('{"format_version": 1, ')
     save_run("other", env_kwargs={"num_contexts": CONTEXTS + 1, "length": LENGTH})
