@@ -64,7 +64,7 @@ format: $(STAMP)  ## rewrite the code the way `make check` wants it
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
 
-flags: $(STAMP)  ## write docs/flags.md anew, after a change of a flag or of docs/flags/
+flags: $(STAMP)  ## write docs/flags.md again, after a change of a flag
 	$(PY) scripts/write_flags.py
 
 bench: $(STAMP)  ## measure throughput on CartPole-v1 against pure simulation, one JSON line for each layout
