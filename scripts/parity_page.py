@@ -10,11 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from scripts.drawing import pyplot, save
 from scripts.record import table
-from scripts.results_files import Point, curves_of, figure, iqm, iqm_interval, read_row
+from scripts.results_files import Point, curves_of, figure, iqm_text, read_row
 from scripts.rows import PARITY_ENVS, PARITY_FORMS
 
 CHART = "parity.svg"
@@ -34,10 +32,8 @@ class Measured(NamedTuple):
     def line(self) -> list[str]:
         """Its line of the table."""
         last = [curve[-1].value for curve in self.curves]
-        low, high = iqm_interval(np.array([last]))
         minutes = statistics.median(curve[-1].minutes for curve in self.curves)
-        mean = f"{figure(float(iqm(np.array(last))))} [{figure(low)}, {figure(high)}]"
-        return [self.env, self.form, ", ".join(map(figure, last)), mean, f"{minutes:.3g}"]
+        return [self.env, self.form, ", ".join(map(figure, last)), iqm_text(last), f"{minutes:.3g}"]
 
 
 def measured(folder: Path, peer: Path) -> Iterator[Measured]:

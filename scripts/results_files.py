@@ -70,6 +70,12 @@ def iqm_interval(scores: npt.NDArray[np.float64], resamples: int = _RESAMPLES) -
     return float(low), float(high)
 
 
+def iqm_text(scores: Sequence[float]) -> str:
+    """The interquartile mean of the scores of one task, and its interval."""
+    low, high = iqm_interval(np.array([scores]))
+    return f"{figure(float(iqm(np.array(scores))))} [{figure(low)}, {figure(high)}]"
+
+
 def figure(value: float) -> str:
     """A return, as the table shows it."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

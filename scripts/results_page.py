@@ -11,13 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from scripts.command import ROOT
 from scripts.drawing import hardware, pyplot, save
 from scripts.parity_page import draw_parity, parity_section
 from scripts.record import table
-from scripts.results_files import Point, curves_of, figure, iqm, iqm_interval, read_row
+from scripts.results_files import Point, curves_of, figure, iqm_text, read_row
 from scripts.rows import IN_WORDS, RATING, ROWS, SOURCES, Row
 
 PAGE, RESULTS = ROOT / "docs/results.md", ROOT / "docs/results/rows"
@@ -42,13 +40,11 @@ def line_of(row: Row, facts: Mapping[str, Any], points: Sequence[Point]) -> list
     measured = ["not run", "", ""]
     if facts:
         values = list(facts["reached"].values())
-        low, high = iqm_interval(np.array([values]))
-        mean = f"{figure(float(iqm(np.array(values))))} [{figure(low)}, {figure(high)}]"
         count = "" if isinstance(row.bar, str) else f": {sum(map(row.reached, values))} of {len(values)}"
         minutes = statistics.median(group[-1].minutes for group in curves_of(points))
         # Files from before the mark was written are of runs that were alone.
         beside = "" if facts.get("alone", True) else ", beside another"
-        measured = [", ".join(map(figure, values)) + count, mean, f"{minutes:.3g}{beside}"]
+        measured = [", ".join(map(figure, values)) + count, iqm_text(values), f"{minutes:.3g}{beside}"]
     bar = row.bar if isinstance(row.bar, str) else f"{'at most ' if row.at_most else ''}{figure(row.bar)}"
     asked = [f"`{row.name}`", row.about or row.env, f"{row.steps:,}", f"{bar}, {IN_WORDS[row.metric]}"]
     return [*asked, *measured, row.peer, f"`{shlex.join([f'--env={row.env}', *row.flags])}`"]
