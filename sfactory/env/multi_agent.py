@@ -95,6 +95,23 @@ class AgentsEnv(abc.ABC):
         return dataclasses.replace(spec, kinds=self.kinds)
 
 
+class AgentsWrapper(AgentsEnv):
+    """Shows ``env`` in another form; it is drawn and closed as before."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self.metadata = getattr(env, "metadata", {})
+        self.render_mode = getattr(env, "render_mode", None)
+
+    def render(self) -> Any:
+        """See AgentsEnv."""
+        return self.env.render()
+
+    def close(self) -> None:
+        """See AgentsEnv."""
+        self.env.close()
+
+
 def require_agents(env: AgentsEnv, agents: tuple[str, ...]) -> None:
     """Raise EnvError unless the agents of ``env`` are ``agents``."""
     if env.agents != agents:

@@ -19,7 +19,7 @@ import numpy as np
 
 from sfactory.config.import_strings import described
 from sfactory.env.info_masks import shows_mask
-from sfactory.env.multi_agent import AgentsEnv, AgentsStep, BadAgents, Change, blank
+from sfactory.env.multi_agent import AgentsEnv, AgentsStep, AgentsWrapper, BadAgents, Change, blank
 from sfactory.errors import EnvError
 from sfactory.tensor_spec import MASK_KEY
 
@@ -46,25 +46,16 @@ def acts_in_turns(env: Any) -> bool:
     return callable(getattr(env, "last", None)) and callable(getattr(env, "agent_iter", None))
 
 
-class _AdaptedAgents(AgentsEnv):
+class _AdaptedAgents(AgentsWrapper):
     """An AgentsEnv around ``env``, which has another interface."""
 
     def __init__(self, env: Any, agents: tuple[str, ...]) -> None:
-        self.env, self.agents = env, agents
-        self.metadata = getattr(env, "metadata", {})
-        self.render_mode = getattr(env, "render_mode", None)
+        super().__init__(env)
+        self.agents = agents
         self._size = len(agents)
         self._active = [True] * self._size
         self._over = [False] * self._size
         self._all_act = True
-
-    def render(self) -> Any:
-        """See AgentsEnv."""
-        return self.env.render()
-
-    def close(self) -> None:
-        """See AgentsEnv."""
-        self.env.close()
 
     def _set(self, active: list[bool], over: list[bool]) -> None:
         self._active, self._over = active, over
@@ -292,13 +283,13 @@ class ListedAgents(_AdaptedAgents):
             raise BadAgents(f"{where} gave {count} {what} for {self._size} agents")
 
 
-class UnequalAgents(AgentsEnv):
+class UnequalAgents(AgentsWrapper):
     """Shows agents of different spaces as NOTE [Unequal agents] says. A kind has the name of its first agent."""
 
     def __init__(self, env: _NamedAgents) -> None:
         """Raises EnvError if a kind has the name of the masks."""
-        self.env, self.agents, self.in_turns = env, env.agents, env.in_turns
-        self.metadata, self.render_mode = env.metadata, env.render_mode
+        super().__init__(env)
+        self.agents, self.in_turns = env.agents, env.in_turns
         self.kinds = tuple(self.agents[env.spaces.index(own)] for own in env.spaces)
         own = dict(zip(self.kinds, env.spaces, strict=True))
         self.action_space = spaces.Dict({kind: chosen for kind, (_, chosen) in own.items()})
@@ -325,14 +316,6 @@ class UnequalAgents(AgentsEnv):
         chosen = [action[kind] for action, kind in zip(actions, self.kinds, strict=True)]
         observations, rewards, change = self.env.step(chosen)
         return self._shown(observations), rewards, change
-
-    def render(self) -> Any:
-        """See AgentsEnv."""
-        return self.env.render()
-
-    def close(self) -> None:
-        """See AgentsEnv."""
-        self.env.close()
 
     def _shown(self, observations: Sequence[Any]) -> list[Any]:
         shown: list[Any] = []

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 
 from sfactory.config.import_strings import described
-from sfactory.env.multi_agent import AgentsEnv, AgentsStep, blank
+from sfactory.env.multi_agent import AgentsEnv, AgentsStep, AgentsWrapper, blank
 from sfactory.env.multi_agent_adapters import acts_in_turns
 from sfactory.env.vector import VectorEnv, VectorWrapper, single_spaces
 from sfactory.errors import EnvError
@@ -306,14 +306,14 @@ class CheckedLists(_Checked):
         return [self._inspector.info(info, f" of agent {place}") for place, info in enumerate(infos)]
 
 
-class CheckedAgents(AgentsEnv):
+class CheckedAgents(AgentsWrapper):
     """Of an AgentsEnv of the user."""
 
     def __init__(self, env: AgentsEnv, inspector: Inspector) -> None:
-        self.env, self._inspector = env, inspector
+        super().__init__(env)
+        self._inspector = inspector
         self.agents, self.kinds, self.in_turns = env.agents, env.kinds, env.in_turns
         self.observation_space, self.action_space = env.observation_space, env.action_space
-        self.metadata, self.render_mode = env.metadata, env.render_mode
         spec = spec_of(env.observation_space, env.action_space)
         self.checks = {agent: ObsChecks(inspector, env.observation_space, spec) for agent in env.agents}
 
@@ -328,14 +328,6 @@ class CheckedAgents(AgentsEnv):
         observations, rewards, change = self._inspector.call("step", self.env.step, actions)
         self._look(observations)
         return observations, [self._inspector.reward(reward) for reward in rewards], change
-
-    def render(self) -> Any:
-        """See AgentsEnv."""
-        return self.env.render()
-
-    def close(self) -> None:
-        """See AgentsEnv."""
-        self.env.close()
 
     def _look(self, observations: Sequence[Any]) -> None:
         if len(observations) != len(self.agents):
