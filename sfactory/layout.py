@@ -112,12 +112,13 @@ class Layout:
         dataset_rows = minibatch_rows * learner.num_batches_per_epoch
         rows = sampling.num_envs_per_worker // splits * agents
         until_trained = not sampling.async_rl or learner.num_batches_to_accumulate == 0
-        if until_trained:
+        if resident:
+            slots = 0
+        elif until_trained:
             # With several policies each has splits of its own, equally many (see the rules of populations).
             slots = _slots_of_a_dataset(dataset_rows, rows, sampling.num_workers * splits // policies)
         else:
             slots = sampling.min_traj_buffers_per_worker
-        slots = 0 if resident else slots
         background = learner.train_in_background_thread and not until_trained
         return Layout(
             inference=inference,

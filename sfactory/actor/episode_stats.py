@@ -125,10 +125,6 @@ class EpisodeTracker:
         self._returns[list(rows)] = returns
         self._started[list(rows)] = self._tick - length
 
-    def add_finished(self, rows: Sequence[int], returns: Sequence[float], lengths: Sequence[int]) -> None:
-        """Episodes of policy 0 that have ended, and that were not followed step by step."""
-        self._keep(0, rows, returns, lengths)
-
     def send(self, actor: int, put: Callable[[EpisodesDone | EpisodeEnd], bool]) -> bool:
         """Pass all finished episodes to ``put``; False as soon as that returns False, and the rest stays here."""
         for policy, (returns, lengths) in self._finished.items():
@@ -143,9 +139,10 @@ class EpisodeTracker:
         return True
 
     def _finish(self, policy: int, rows: RowNumbers) -> None:
-        self._keep(policy, rows, self._returns[rows].tolist(), (self._tick - self._started[rows]).tolist())
+        self.add_finished(policy, rows, self._returns[rows].tolist(), (self._tick - self._started[rows]).tolist())
 
-    def _keep(self, policy: int, rows: Iterable[int], returns: Sequence[float], lengths: Sequence[int]) -> None:
+    def add_finished(self, policy: int, rows: Iterable[int], returns: list[float], lengths: list[int]) -> None:
+        """Episodes of ``policy`` in ``rows`` have ended; they need not have been followed step by step."""
         kept_returns, kept_lengths = self._finished.setdefault(policy, ([], []))
         kept_returns += returns
         kept_lengths += lengths

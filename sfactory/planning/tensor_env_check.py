@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import gymnasium.spaces as spaces
@@ -70,13 +69,12 @@ def _check_ends(step: TensorStep, size: int, device: torch.device) -> None:
 
 def _require_finite(where: str, tensors: dict[str, Tensor]) -> None:
     for key, values in tensors.items():
-        if not math.isfinite(float(values.double().abs().max())):
+        if not bool(torch.isfinite(values).all()):
             raise EnvError(f"{where}: {key!r} holds NaN or infinity")
 
 
 def _rows(env: TensorEnv, spec: EnvSpec) -> dict[str, Tensor]:
-    return {key: _zeros(env, leaf.shape, leaf.dtype) for key, leaf in spec.obs}
-
-
-def _zeros(env: TensorEnv, shape: tuple[int, ...], dtype: str) -> Tensor:
-    return torch.zeros((env.num_envs, *shape), dtype=torch_dtype(dtype), device=env.device)
+    return {
+        key: torch.zeros((env.num_envs, *leaf.shape), dtype=torch_dtype(leaf.dtype), device=env.device)
+        for key, leaf in spec.obs
+    }

@@ -98,5 +98,5 @@ class ResidentActor:
         for place, row in enumerate(ended.rows if ended.stats else ()):
             stats = {name: values[place] for name, values in ended.stats.items()}
             self._extras.add({EXTRA_STATS: stats}, row)
-        self._episodes.add_finished(ended.rows, ended.returns, ended.lengths)
+        self._episodes.add_finished(0, ended.rows, ended.returns, ended.lengths)
         self._row.add("finished_episodes", len(ended.rows))
