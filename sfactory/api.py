@@ -58,8 +58,8 @@ def run(flags: Mapping[str, object] | Sequence[str], *, on_report: OnReport | No
         ``module:name``), or the words of a command line.
     on_report: called with each row of metrics.jsonl (every ``experiment_summaries_interval`` seconds, and at the end):
     env_steps, and numbers by their names, None where there is none. If it returns False the run ends as at a limit: it
-    saves, and the same call resumes it. An exception that it raises ends the run, too, see below. The command that the
-    last line on stderr names resumes the run without it.
+    saves, and the same call resumes it; the command in the last line on stderr resumes it without on_report. An
+    exception that it raises ends the run, too, see below.
 
     Progress goes to stderr. The run handles signals until it returns: Ctrl-C saves and ends it, and the result's status
     is "interrupted". In serial mode the generators of random, numpy and torch are seeded.

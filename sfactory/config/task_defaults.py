@@ -91,10 +91,8 @@ def with_task_defaults(resolved: Resolved, kind: Kind, step_us: float | None, on
 
 def updates_are_recorded(config: Config) -> bool:
     """Whether ``--cuda_graphs`` replays updates; elsewhere learners compute them kernel by kernel, and warn of it."""
-    has_own_networks = any(getattr(config.model, part) for part in NETWORKS)
-    return config.optim.optimizer in ("adam", "adamw") and not (
-        has_own_networks or config.algo.use_cpc or config.algo.rnd
-    )
+    own = any(getattr(config.model, part) for part in NETWORKS)
+    return config.optim.optimizer in ("adam", "adamw") and not (own or config.algo.use_cpc or config.algo.rnd)
 
 
 def with_gpu_defaults(resolved: Resolved, kind: Kind) -> Resolved:

@@ -16,7 +16,7 @@ _MODULE = "sfactory.env.tensor_env"
 def says_tensors(factory: Callable[..., object]) -> bool:
     """Whether ``factory`` is a subclass of TensorEnv, or a function with the annotation that it returns one."""
     kind = _tensor_env()
-    if kind is None:
+    if not kind:
         return False
     try:
         said = factory if inspect.isclass(factory) else inspect.signature(factory, eval_str=True).return_annotation
@@ -35,8 +35,7 @@ def misfit(made: object, num_envs: object, device: object) -> str:
     """How ``made`` differs from the TensorEnv that was asked for; "" if it does not."""
     import torch
 
-    kind = _tensor_env()
-    if kind is None or not isinstance(made, kind):
+    if not isinstance(made, _tensor_env()):
         return f"it says that it returns a TensorEnv, and returned {described(made)}"
     if made.num_envs != num_envs:
         return f"it was asked for num_envs={num_envs}, and returned {made.num_envs}"
@@ -47,12 +46,11 @@ def misfit(made: object, num_envs: object, device: object) -> str:
 
 def advice_for(made: object) -> str:
     """What to do where a maker of another interface has made a TensorEnv; "" for anything else."""
-    kind = _tensor_env()
-    if kind is None or not isinstance(made, kind):
+    if not isinstance(made, _tensor_env()):
         return ""
     return "; a function that returns a TensorEnv says so: def make(num_envs: int, device: str) -> TensorEnv"
 
 
 def _tensor_env() -> Any:
-    """The class TensorEnv; None where no module has imported it, so that there is none."""
-    return getattr(sys.modules.get(_MODULE), "TensorEnv", None)
+    """The class TensorEnv; () where no module has imported it, so that nothing is one."""
+    return getattr(sys.modules.get(_MODULE), "TensorEnv", ())

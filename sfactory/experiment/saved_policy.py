@@ -127,10 +127,9 @@ class SavedPolicy:
         return spec.for_model(self.config.model)
 
     def model(self, spec: EnvSpec) -> ActorCritic:
-        """The network on the CPU.
+        """The network on the CPU, for an env of ``spec``.
 
-        Raises ConfigError if code of the network cannot be used, CheckpointError if the weights do not fit it or
-        an env of ``spec``.
+        Raises ConfigError if its code cannot be used, and CheckpointError if the weights do not fit.
         """
         try:
             with OwnTorchState():

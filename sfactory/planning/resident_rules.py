@@ -5,11 +5,9 @@ What the env is becomes known only once it was made, so these rules are not amon
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from sfactory.config.flags import assigned, values_of
 from sfactory.config.resolve import DEFAULT, Resolved, fitted_to_agents
-from sfactory.config.schema import Config
+from sfactory.config.rule import is_default
 from sfactory.config.validation import find_problems
 from sfactory.errors import ConfigError
 
@@ -23,17 +21,17 @@ _FIXED: dict[str, object] = {
     "worker_num_splits": 1,
 }
 _IS_ONE = "the env is a TensorEnv, which one process steps on the device of the network"
-# What is not there in this form, with what to type instead.
-_REFUSED: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
-    ("num_policies", lambda config: config.population.num_policies > 1, "one policy plays all of its rows"),
-    ("with_pbt", lambda config: config.population.with_pbt, "a population has several policies"),
-    ("opponent_pool", lambda config: bool(config.population.opponent_pool), "its envs have one agent each"),
-    ("replay_proportion", lambda config: bool(config.learner.replay_proportion), "old rows are not kept"),
-    ("core_inputs", lambda config: bool(config.model.core_inputs), "put them into the observations of the env"),
-    ("actor_worker_gpus", lambda config: bool(config.sampling.actor_worker_gpus), "--device names the GPU"),
-    ("benchmark", lambda config: config.benchmark.benchmark, "a benchmark measures the processes of a run"),
-    ("autotune", lambda config: config.tuning.autotune, "there are no processes to tune"),
-)
+# What is not there in this form, with the reason or what to do instead.
+_REFUSED: dict[str, str] = {
+    "num_policies": "one policy plays all of its rows",
+    "with_pbt": "a population has several policies",
+    "opponent_pool": "its envs have one agent each",
+    "replay_proportion": "old rows are not kept",
+    "core_inputs": "put them into the observations of the env",
+    "actor_worker_gpus": "--device names the GPU",
+    "benchmark": "a benchmark measures the processes of a run",
+    "autotune": "there are no processes to tune",
+}
 
 
 def fitted_to_tensors(resolved: Resolved) -> Resolved:
@@ -49,8 +47,8 @@ def fitted_to_tensors(resolved: Resolved) -> Resolved:
     ]
     problems += [
         f"{assigned(name, values[name])}: {_IS_ONE}, and {why}: leave it out"
-        for name, wrong, why in _REFUSED
-        if wrong(resolved.config)
+        for name, why in _REFUSED.items()
+        if not is_default(resolved.config, name)
     ]
     if problems:
         raise ConfigError(problems)

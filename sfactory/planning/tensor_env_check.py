@@ -34,11 +34,13 @@ def check_tensor_env(env: TensorEnv, name: str) -> EnvSpec:
         require_autoreset(env)
         writer, size = TensorWriter(spec, env.single_observation_space), env.num_envs
         read = tensor_reader(env.single_action_space, spec.actions, env.device)
-        first, rows = _rows(env, spec), _rows(env, spec)
+        first = {
+            key: torch.zeros((size, *leaf.shape), dtype=torch_dtype(leaf.dtype), device=env.device)
+            for key, leaf in spec.obs
+        }
         writer.write(env.reset(seed=0), first)
         _require_finite("reset()", first)
-        for key, row in rows.items():
-            row.copy_(first[key])
+        rows = {key: row.clone() for key, row in first.items()}
         for _ in range(_STEPS):
             legal = legal_rows(spec, {key: row.cpu().numpy() for key, row in rows.items()})
             step: Any = env.step(read({key: torch.from_numpy(row).to(env.device) for key, row in legal.items()}))
@@ -71,10 +73,3 @@ def _require_finite(where: str, tensors: dict[str, Tensor]) -> None:
     for key, values in tensors.items():
         if not bool(torch.isfinite(values).all()):
             raise EnvError(f"{where}: {key!r} holds NaN or infinity")
-
-
-def _rows(env: TensorEnv, spec: EnvSpec) -> dict[str, Tensor]:
-    return {
-        key: torch.zeros((env.num_envs, *leaf.shape), dtype=torch_dtype(leaf.dtype), device=env.device)
-        for key, leaf in spec.obs
-    }
