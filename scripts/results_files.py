@@ -1,4 +1,4 @@
-"""The files of measured rows: curves and facts, and the interquartile mean of what the seeds reached."""
+"""The files of measured rows: curves and facts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from scripts.record import write_json
-
-_RESAMPLES = 10_000
+from sfactory.statistics import bootstrap_interval, interquartile_mean
 
 
 class Point(NamedTuple):
@@ -48,32 +44,10 @@ def curves_of(points: Sequence[Point]) -> list[list[Point]]:
     return [list(group) for _, group in groupby(points, lambda point: point.seed)]
 
 
-def iqm(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The interquartile mean of the last axis: without the lowest and the highest quarter of its values, rounded down.
-
-    Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice" (rliable).
-    """
-    cut = scores.shape[-1] // 4
-    means: npt.NDArray[np.float64] = np.sort(scores)[..., cut : scores.shape[-1] - cut].mean(-1)
-    return means
-
-
-def iqm_interval(scores: npt.NDArray[np.float64], resamples: int = _RESAMPLES) -> tuple[float, float]:
-    """The 95% interval of the interquartile mean of scores [tasks, runs], as in the same paper.
-
-    It spans the percentiles of a stratified bootstrap: the runs of each task are drawn again from its own.
-    """
-    tasks, runs = scores.shape
-    drawn = np.random.default_rng(0).integers(runs, size=(resamples, tasks, runs))
-    again = np.take_along_axis(scores[None], drawn, axis=2).reshape(resamples, -1)
-    low, high = np.percentile(iqm(again), [2.5, 97.5])
-    return float(low), float(high)
-
-
 def iqm_text(scores: Sequence[float]) -> str:
     """The interquartile mean of the scores of one task, and its interval."""
-    low, high = iqm_interval(np.array([scores]))
-    return f"{figure(float(iqm(np.array(scores))))} [{figure(low)}, {figure(high)}]"
+    low, high = bootstrap_interval(scores)
+    return f"{figure(float(interquartile_mean(scores)))} [{figure(low)}, {figure(high)}]"
 
 
 def figure(value: float) -> str:

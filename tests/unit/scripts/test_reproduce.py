@@ -16,13 +16,14 @@ from scripts import reproduce
 from scripts.command import Output
 from scripts.draw_curves import POINTS
 from scripts.reproduce import Runs
-from scripts.results_files import Point, iqm, iqm_interval, read_row, write_row
+from scripts.results_files import Point, read_row, write_row
 from scripts.results_page import BEGIN, END, PAGE, RESULTS, line_of, section, write_page
 from scripts.rows import GREEDY, IN_WORDS, ROWS, SOURCES, Success
 from sfactory.config.argv import scan
 from sfactory.config.flags import all_flags
 from sfactory.config.resolve import read_command_line
 from sfactory.errors import ConfigError
+from sfactory.statistics import bootstrap_band, bootstrap_interval, interquartile_mean, probability_of_improvement
 
 FACTS = {"date": "2026-11-27", "cpu": "X", "cores": 2, "torch": "2", "gymnasium": "1", "commit": "abc"}
 
@@ -115,8 +116,8 @@ def test_training_returns_are_those_at_the_end_and_short_runs_are_refused(
 
 
 def test_interquartile_mean_and_its_interval_are_those_of_all_resamples() -> None:
-    assert iqm(np.array([9.0, 1.0, 2.0, 3.0, 100.0])) == pytest.approx(14 / 3)  # 1 and 100 are left out
-    assert iqm(np.array([1.0, 2.0, 6.0])) == 3.0
+    assert interquartile_mean([9.0, 1.0, 2.0, 3.0, 100.0]) == pytest.approx(14 / 3)  # 1 and 100 are left out
+    assert interquartile_mean([1.0, 2.0, 6.0]) == 3.0
     tasks = [[1.0, 4.0, 9.0], [-3.0, 0.5, 2.0]]
 
     means = []
@@ -124,8 +125,12 @@ def test_interquartile_mean_and_its_interval_are_those_of_all_resamples() -> Non
         middle = sorted(value for task in drawn for value in task)[1:-1]
         means.append(sum(middle) / len(middle))
 
-    assert iqm_interval(np.array(tasks), 40_000) == pytest.approx(np.percentile(means, [2.5, 97.5]), abs=0.1)
-    assert iqm_interval(np.array([[5.0]])) == (5.0, 5.0)
+    assert bootstrap_interval(tasks, 40_000) == pytest.approx(np.percentile(means, [2.5, 97.5]), abs=0.1)
+    assert bootstrap_interval([5.0]) == (5.0, 5.0)
+    low, high = bootstrap_band(np.array([tasks, np.add(tasks, 2.0)]), 40_000)
+    assert low[1] - low[0] == pytest.approx(2.0)
+    assert (low[0], high[0]) == bootstrap_interval(tasks, 40_000)
+    assert probability_of_improvement([1.0, 2.0], [0.0, 2.0]) == (1 + 0 + 1 + 0.5) / 4
 
 
 def test_lines_count_the_seeds_that_reach_the_bar() -> None:

@@ -1,0 +1,63 @@
+"""Statistics of few runs: the interquartile mean, its bootstrap interval, and the probability of improvement.
+
+Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice" (rliable).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+RESAMPLES = 10_000
+_PERCENTILES = (2.5, 97.5)
+_MOST_NUMBERS = 4_000_000  # of resamples in memory at a time
+
+
+def interquartile_mean(values: npt.ArrayLike) -> Array:
+    """The mean of the last axis without the lowest and the highest quarter of its values, rounded down.
+
+    values: [..., N] - N scores, at least one; with up to three it is their mean. Returns [...] float64.
+    """
+    scores = np.sort(np.asarray(values, np.float64))
+    cut = scores.shape[-1] // 4
+    means: Array = scores[..., cut : scores.shape[-1] - cut].mean(-1)
+    return means
+
+
+def bootstrap_interval(values: npt.ArrayLike, resamples: int = RESAMPLES) -> tuple[float, float]:
+    """The 95% interval of the interquartile mean: percentiles of a stratified bootstrap, the same in each call.
+
+    values: [N] or [tasks, N] - N scores of each task, drawn again from those of their own task.
+    """
+    tasks = np.atleast_2d(np.asarray(values, np.float64))
+    low, high = bootstrap_band(tasks[None], resamples)
+    return float(low[0]), float(high[0])
+
+
+def bootstrap_band(values: npt.ArrayLike, resamples: int = RESAMPLES) -> tuple[Array, Array]:
+    """The interval of ``bootstrap_interval`` at each point of curves; a resample draws whole curves.
+
+    values: [points, tasks, N]. Returns its lower and upper ends, each [points] float64.
+    """
+    scores = np.asarray(values, np.float64)
+    points, tasks, runs = scores.shape
+    drawn = np.random.default_rng(0).integers(runs, size=(resamples, tasks, runs))
+    at_once = max(1, _MOST_NUMBERS // max(scores.size, 1))
+    means = []
+    for begin in range(0, resamples, at_once):
+        rows = drawn[begin : begin + at_once]
+        again = np.take_along_axis(scores[None], rows[:, None], axis=3)
+        means.append(interquartile_mean(again.reshape(len(rows), points, -1)))
+    low, high = np.percentile(np.concatenate(means), _PERCENTILES, axis=0)
+    return low, high
+
+
+def probability_of_improvement(values: npt.ArrayLike, others: npt.ArrayLike) -> float:
+    """How probable it is that a score of ``values`` is above one of ``others``; of equal ones half the pairs count.
+
+    values, others: [N], [M] - scores of two groups of runs.
+    """
+    differences = np.asarray(values, np.float64)[:, None] - np.asarray(others, np.float64)
+    return float(np.mean(np.sign(differences) + 1) / 2)
