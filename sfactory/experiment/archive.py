@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from sfactory import atomic
-from sfactory.checkpoint import MILESTONES, is_checkpoint
+from sfactory.checkpoint.directory import MILESTONES, is_checkpoint
 from sfactory.config.saved_config import CONFIG_NAME
 from sfactory.errors import RunDirError
 from sfactory.experiment.run_dir import LOCK_NAME, RunDir

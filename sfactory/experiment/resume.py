@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from sfactory.checkpoint import CheckpointDir
+from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.config.flags import assigned
 from sfactory.config.population_rules import learning_policies
 from sfactory.config.schema import Config

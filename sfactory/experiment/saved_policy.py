@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sfactory import __version__, atomic
-from sfactory.checkpoint import CheckpointDir, Kind, Loaded
+from sfactory.checkpoint.directory import CheckpointDir, Kind, Loaded
 from sfactory.config.commands import ExportConfig, PolicyFlags
 from sfactory.config.flags import assigned, config_of, did_you_mean, values_of
 from sfactory.config.saved_config import CONFIG_NAME, read_config

@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 
 import torch
 
-from sfactory.checkpoint import CheckpointDir, Payload
+from sfactory.checkpoint.directory import CheckpointDir, Payload
 from sfactory.clock import TIMEOUTS, Deadline, Every, now
 from sfactory.errors import CannotSaveError, CheckpointError, clean
 from sfactory.learner.setup import LearnerSetup

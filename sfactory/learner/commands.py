@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sfactory.checkpoint import CheckpointDir
+from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.errors import CannotSaveError, CheckpointError
 from sfactory.learner.checkpointing import Checkpointer, take_over

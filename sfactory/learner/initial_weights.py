@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 
 from torch import Tensor
 
-from sfactory.checkpoint import CheckpointDir, Kind
+from sfactory.checkpoint.directory import CheckpointDir, Kind
 from sfactory.config.flags import assigned, did_you_mean
 from sfactory.config.schema import PARTS, Config
 from sfactory.errors import ConfigError

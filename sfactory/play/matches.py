@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sfactory.actor.multi_agent_split import MOST_NAMED
 from sfactory.actor.opponents import sides_of
-from sfactory.checkpoint import CheckpointDir, Kind
+from sfactory.checkpoint.directory import CheckpointDir, Kind
 from sfactory.config.commands import MatchConfig, PolicyFlags
 from sfactory.config.flags import shown
 from sfactory.env.lifecycle import close_env

@@ -17,7 +17,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"tensor_spec"}),
     frozenset({"action_heads"}),
     frozenset({"spec", "messages", "layout"}),
-    frozenset({"algo", "model", "env", "pbt", "checkpoint_file"}),
+    frozenset({"algo", "model", "env", "pbt"}),
     frozenset({"shared", "checkpoint"}),
     frozenset({"process", "inference"}),
     frozenset({"actor", "learner"}),

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from sfactory.checkpoint import CheckpointDir
+from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.errors import ExitCode
 from tests.support.trainer import ENDLESS, REAL, RunTrainer, TrainerRun
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sfactory.checkpoint import CheckpointDir
+from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.errors import ExitCode
 from tests.support.trainer import FAULTY, Finished, RunTrainer, TrainerRun, trained
 

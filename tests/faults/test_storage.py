@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sfactory.checkpoint_file import read
+from sfactory.checkpoint.file import read
 from sfactory.errors import ExitCode
 from sfactory.experiment.run_dir import saved_env_steps
 from tests.support import hooks

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from sfactory.checkpoint import CheckpointDir
+from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.config.flags import config_of
 from sfactory.errors import ExitCode
 from sfactory.model.actor_critic import ActorCritic

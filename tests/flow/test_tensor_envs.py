@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sfactory.checkpoint import CheckpointDir
+from sfactory.checkpoint.directory import CheckpointDir
 from tests.support.source import documents
 from tests.support.warm_process import finished
 

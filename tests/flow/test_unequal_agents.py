@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sfactory.checkpoint import CheckpointDir
+from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.errors import ExitCode
 from tests.support.long import long
 from tests.support.trainer import RunTrainer

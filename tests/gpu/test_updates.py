@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sfactory.checkpoint import CheckpointDir
+from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.config.schema import OptimConfig
 from sfactory.learner.checkpointing import Progress, payload_of, restore, take_over
 from sfactory.learner.recorded_updates import RecordedUpdates

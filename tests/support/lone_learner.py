@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from sfactory.checkpoint import CheckpointDir, Payload
+from sfactory.checkpoint.directory import CheckpointDir, Payload
 from sfactory.config.flags import config_of
 from sfactory.layout import Layout
 from sfactory.learner.learner import Learner

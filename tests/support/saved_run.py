@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sfactory import enjoy
-from sfactory.checkpoint import CheckpointDir
+from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.config.flags import config_of
 from sfactory.config.saved_config import write_config
 from sfactory.config.schema import ModelConfig

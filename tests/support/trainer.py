@@ -20,7 +20,7 @@ import torch
 
 from scripts.proc import MARK, marked
 from scripts.process_facts import shm_left_since, shm_names
-from sfactory.checkpoint import CheckpointDir
+from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.errors import CheckpointError, ExitCode
 from tests.support import processes
 from tests.support.source import ROOT

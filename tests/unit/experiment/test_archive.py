@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 import torch
 
-from sfactory.checkpoint import CheckpointDir
+from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.config.flags import config_of
 from sfactory.config.saved_config import write_config
 from sfactory.experiment.archive import archive_run

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sfactory.checkpoint import CheckpointDir
+from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.config.flags import config_of
 from sfactory.errors import CheckpointError
 from sfactory.experiment.resume import Resumed

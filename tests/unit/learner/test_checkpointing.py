@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from sfactory.checkpoint import CheckpointDir
+from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.config.schema import CheckpointConfig, Config, ModelConfig, OptimConfig, RunConfig
 from sfactory.errors import CannotSaveError, CheckpointError, DivergedError
 from sfactory.learner import checkpointing as checkpointing

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sfactory.checkpoint import CheckpointDir
+from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.learner.batch import Batch
 from sfactory.learner.checkpointing import Progress, payload_of, restore

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sfactory.action_heads import DiscreteHead
-from sfactory.checkpoint import CheckpointDir
+from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.config.schema import CheckpointConfig, Config, OptimConfig, RunConfig
 from sfactory.errors import ConfigError
 from sfactory.learner.checkpointing import Progress, payload_of

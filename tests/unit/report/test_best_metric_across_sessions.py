@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sfactory.checkpoint import CheckpointDir
+from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.config.flags import config_of
 from sfactory.config.schema import Config
 from sfactory.experiment.resume import Resumed

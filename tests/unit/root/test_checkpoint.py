@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from sfactory.checkpoint import FORMAT_VERSION, CheckpointDir, Kind, Loaded, is_checkpoint
-from sfactory.checkpoint_file import sidecar_of
+from sfactory.checkpoint.directory import FORMAT_VERSION, CheckpointDir, Kind, Loaded, is_checkpoint
+from sfactory.checkpoint.file import sidecar_of
 from sfactory.errors import CannotSaveError, CheckpointError
 from tests.support.files import empty, flip_a_bit, truncate
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sfactory.checkpoint import CheckpointDir
-from sfactory.checkpoint_file import move, read, sidecar_of
+from sfactory.checkpoint.directory import CheckpointDir
+from sfactory.checkpoint.file import move, read, sidecar_of
 from sfactory.errors import CannotSaveError
 
 # Changes of the disk by a move: the sidecar under its new name, the payload under its own, the old sidecar removed.

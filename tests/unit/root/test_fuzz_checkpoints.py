@@ -20,8 +20,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
-from sfactory.checkpoint import CheckpointDir
-from sfactory.checkpoint_file import Unusable, read, sidecar_of
+from sfactory.checkpoint.directory import CheckpointDir
+from sfactory.checkpoint.file import Unusable, read, sidecar_of
 from sfactory.errors import CheckpointError
 from tests.support.mutations import Mutation, mutations
 from tests.support.source import ROOT

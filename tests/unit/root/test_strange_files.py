@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sfactory.checkpoint import CheckpointDir
+from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.config.config_file import read_config_file
 from sfactory.config.saved_config import read_config
 from sfactory.errors import SFactoryError

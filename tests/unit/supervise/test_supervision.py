@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from sfactory.checkpoint import CheckpointDir
+from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.clock import now
 from sfactory.config.schema import Config, HooksConfig, LearnerConfig, ModelConfig, RunConfig, SamplingConfig
 from sfactory.env.factory import make_env

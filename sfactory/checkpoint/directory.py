@@ -1,7 +1,7 @@
 """Saves, finds and prunes the checkpoints of one policy in one directory.
 
-The latest and the best checkpoints are in the directory itself, milestones in a folder below it. ``checkpoint_file``
-writes and reads a single checkpoint.
+The latest and the best checkpoints are in the directory itself, milestones in a folder below it. ``file`` writes and
+reads a single checkpoint.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from sfactory import atomic
-from sfactory.checkpoint_file import (
+from sfactory.checkpoint.file import (
     FORMAT_VERSION,
     Payload,
     Unusable,
