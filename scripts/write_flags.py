@@ -26,10 +26,12 @@ from sfactory.config.ancestors import (
 from sfactory.config.argv import ALGO_FLAG, CONFIG_FLAG, PRINT_CONFIG_FLAG
 from sfactory.config.commands import (
     CheckConfig,
+    EvaluateConfig,
     ExportConfig,
     MatchConfig,
     PlotConfig,
     check_flags,
+    evaluate_flags,
     export_flags,
     match_flags,
     plot_flags,
@@ -82,7 +84,16 @@ The words of the map:
 
 def our_flags() -> dict[str, Flag]:
     """All flags by name; where train and another command share a name, it is train's."""
-    return {**launcher_flags, **plot_flags, **match_flags, **check_flags, **export_flags, **enjoy_flags, **all_flags()}
+    return {
+        **launcher_flags,
+        **plot_flags,
+        **match_flags,
+        **check_flags,
+        **export_flags,
+        **evaluate_flags,
+        **enjoy_flags,
+        **all_flags(),
+    }
 
 
 def default_text(flag: Flag) -> str:
@@ -172,6 +183,7 @@ def _our_part(origins: Origins) -> list[str]:
     others: list[tuple[str, type, Mapping[str, Flag]]] = [
         ("check_env", CheckConfig, check_flags),
         ("enjoy", EnjoyConfig, enjoy_flags),
+        ("evaluate", EvaluateConfig, evaluate_flags),
         ("export", ExportConfig, export_flags),
         ("launcher", LauncherConfig, launcher_flags),
         ("match", MatchConfig, match_flags),

@@ -1,6 +1,7 @@
 """sfactory: fast, dependable reinforcement learning on one machine.
 
-``sfactory.run(flags)`` trains; see ``sfactory/api.py``. The public names below are imported when they are first used.
+``sfactory.train(env=...)`` trains; docs/library.md shows all of it. The public names below are imported when they are
+first used.
 """
 
 from __future__ import annotations
@@ -13,13 +14,25 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sfactory.api import RunResult, run
+    from sfactory.api import RunResult, evaluate, run, sampler, train
     from sfactory.launch.param_search import ParamGrid
     from sfactory.launch.run_description import Experiment, RunDescription
+    from sfactory.play.evaluation import Evaluation
+    from sfactory.play.policy import Policy, PolicyState, load
     from sfactory.report.observers import Observer
+    from sfactory.runner.sampler import Sampler, Trajectories
 else:
     _PUBLIC = {
         "run": "sfactory.api",
+        "train": "sfactory.api",
+        "evaluate": "sfactory.api",
+        "sampler": "sfactory.api",
+        "Sampler": "sfactory.runner.sampler",
+        "Trajectories": "sfactory.runner.sampler",
+        "load": "sfactory.play.policy",
+        "Policy": "sfactory.play.policy",
+        "PolicyState": "sfactory.play.policy",
+        "Evaluation": "sfactory.play.evaluation",
         "RunResult": "sfactory.api",
         "Experiment": "sfactory.launch.run_description",
         "RunDescription": "sfactory.launch.run_description",
@@ -34,7 +47,28 @@ else:
 
 
 __version__ = "0.1.0"
-__all__ = ["Experiment", "Observer", "ParamGrid", "RunDescription", "RunResult", "__version__", "run"]
+__all__ = [
+    "Evaluation",
+    "Experiment",
+    "Observer",
+    "ParamGrid",
+    "Policy",
+    "PolicyState",
+    "RunDescription",
+    "RunResult",
+    "Sampler",
+    "Trajectories",
+    "__version__",
+    "evaluate",
+    "load",
+    "run",
+    "sampler",
+    "train",
+]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]
 
 
 # Names of modules that version 0.1.0 documented, and where they are now. To be removed after the next release.

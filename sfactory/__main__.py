@@ -7,6 +7,7 @@ import sys
 USAGE = """sfactory's commands:
   python -m sfactory.train --env=ENV [flags]           train (--help lists the flags)
   python -m sfactory.enjoy --experiment=NAME [flags]   play what was trained
+  python -m sfactory.evaluate --experiment=NAME        episodes in several processes, with intervals
   python -m sfactory.export --experiment=NAME --out=FILE.safetensors   its weights as a file
   python -m sfactory.plot population RUN               a picture of a population
   python -m sfactory.match RUN ...                     its policies against each other

@@ -1,7 +1,8 @@
 """Runs training as a function, for programs that start runs themselves.
 
 It does the same as ``python -m sfactory.train``, with the same files; that command can resume its runs. A script that
-calls it needs ``if __name__ == "__main__":`` around its code, since the run's processes import the script.
+calls it needs ``if __name__ == "__main__":`` around its code, since the run's processes import the script. What a
+program without a file defines, such as a notebook, is sent to them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from typing import TYPE_CHECKING
 
 from sfactory.clock import now
 from sfactory.config.argv import words_of
+from sfactory.config.commands import read_evaluate_line
+from sfactory.config.flags import values_of
+from sfactory.config.import_strings import objects_of_program
 from sfactory.config.resolve import Resolved, read_command_line
 from sfactory.errors import UNDER_MAIN_GUARD, ConfigError, ExitCode, Refused
 from sfactory.experiment.summary import Result, Summary
@@ -30,7 +34,10 @@ from sfactory.system.cores import NATIVE, set_for_children
 from sfactory.system.streams import open_standard_streams
 
 if TYPE_CHECKING:
+    from sfactory.play.evaluation import Evaluation
+    from sfactory.play.policy import Policy
     from sfactory.report.observers import Observer
+    from sfactory.runner.sampler import Sampler
 
 Row = Mapping[str, float | None]
 OnReport = Callable[[Row], bool | None]
@@ -69,14 +76,116 @@ def run(flags: Mapping[str, object] | Sequence[str], *, on_report: OnReport | No
         SFactoryError: the run was refused or has failed; its ``exit_code`` is the command's. An ObserverFailed has the
             exception of ``on_report`` as its cause.
     """
+    return _refusing_briefly(flags, {} if on_report is None else {"on_report": _observer(on_report)})
+
+
+def train(
+    *,
+    env: str | Callable[..., object] | None = None,
+    encoder: str | Callable[..., object] | None = None,
+    observers: Sequence[Observer | type[Observer] | str] = (),
+    on_report: OnReport | None = None,
+    **flags: object,
+) -> RunResult:
+    """As ``run``, with flags as arguments: ``sfactory.train(env=MyEnv, encoder=MyEncoder, train_for_seconds=60)``.
+
+    env: an id, the name of a family, or a class or function that returns an env; also one of the script or notebook.
+    encoder: see docs/own_agent.md. observers: objects, which stay in this process, or classes.
+    """
+    watching: dict[str, Observer] = {} if on_report is None else {"on_report": _observer(on_report)}
+    named: list[object] = []
+    for place, each in enumerate(observers):
+        if isinstance(each, str | type):
+            named.append(each)
+        else:
+            watching[f"{type(each).__qualname__} ({place})"] = each
+    given = {"env": env, "encoder": encoder, "observers": named}
+    return _refusing_briefly({**{name: value for name, value in given.items() if value}, **flags}, watching)
+
+
+def evaluate(
+    policy: str | Path | Policy,
+    episodes: int = 100,
+    *,
+    workers: int = 0,
+    env_kwargs: Mapping[str, object] | None = None,
+    deterministic: bool = False,
+    seed: int | None = None,
+    env: str | Callable[..., object] = "",
+    trust_run_dir: bool = False,
+) -> Evaluation:
+    """Play exactly so many whole episodes with a saved policy, in processes that have an equal share each.
+
+    policy: what ``sfactory.load`` returns or takes: the folder of a run, a checkpoint, an exported file. workers: how
+        many processes; 0: one per core, and per ten episodes. env_kwargs: of the env, beside those of the run.
+    deterministic: the most probable actions. seed: of envs and actions; drawn at random by default.
+    env: the run's env again, if it is code of your own; trust_run_dir=True runs all code that the run's files name.
+
+    Raises EnvError if the env cannot be made or hangs, EnvFaults if it fails, and the errors of ``sfactory.load``.
+    """
+    _require_suitable_process()
+    from sfactory.play.policy import Policy, find_saved
+    from sfactory.runner.evaluation import EvaluationPlan
+
+    saved = policy.saved if isinstance(policy, Policy) else find_saved(policy, trust_run_dir=trust_run_dir)
+    given = {"episodes": episodes, "workers": workers, "env_kwargs": env_kwargs or {}, "seed": seed, "env": env}
+    trusted = trust_run_dir or saved.wanted.trust_run_dir
+    run = {"experiment": "run", "trust_run_dir": trusted, "eval_deterministic": deterministic}
+    config = read_evaluate_line(words_of({**given, **run}))
+    if config.env not in ("", saved.config.run.env):
+        trained = saved.config.run.env
+        raise ConfigError([f"env={config.env}: the run was trained with {trained}; give that, or leave it out"])
+    with _open_streams():
+        return EvaluationPlan.of(saved, config).run()
+
+
+@contextlib.contextmanager
+def sampler(
+    *,
+    env: str | Callable[..., object] | None = None,
+    encoder: str | Callable[..., object] | None = None,
+    **flags: object,
+) -> Iterator[Sampler]:
+    """A context in which actors sample for a program that learns by an algorithm of its own.
+
+        with sfactory.sampler(env="CartPole-v1", batch_size=4096) as sampler:
+            for batch in sampler:
+                ...  # learn from batch.obs, batch.actions, batch.rewards: all [T, B, ...]
+                sampler.set_weights(model.state_dict())
+
+    ``env``, ``encoder`` and ``flags``: as for ``train``; those of learning have no effect, but for the size of a
+    batch. Nothing is written to disk. Signals are left to the program. For one policy, serial and parallel.
+
+    Raises ConfigError and EnvError before it starts; iterating raises the fault that ends the workers.
+    """
+    _require_suitable_process()
+    given = {**{name: value for name, value in {"env": env, "encoder": encoder}.items() if value}, **flags}
+    own = {"restart_behavior": "restart", "num_batches_per_epoch": 1}  # no run is resumed; a batch has batch_size steps
+    resolved = read_command_line(words_of({**own, **given}))
+    with importing_torch(f"sampling {resolved.config.run.env}"):
+        from sfactory.process.spawn import Spawner
+        from sfactory.runner.session import Session
+    with _open_streams(), _restored_process():
+        spawner = Spawner(objects_of_program(values_of(resolved.config).values()))
+        spawner.open()
+        unused = Interrupts()
+        try:
+            opened = Session(resolved, [], spawner, unused, now()).sampler()
+        finally:
+            unused.restore()
+    with contextlib.closing(opened):
+        yield opened
+
+
+def _refusing_briefly(flags: Mapping[str, object] | Sequence[str], watching: Mapping[str, Observer]) -> RunResult:
     try:
         with _open_streams():
-            return _checked_run(flags, on_report)
+            return _checked_run(flags, watching)
     except Refused as error:
         raise error.with_traceback(None) from error.__cause__  # what to do is to be seen, not where it was noticed
 
 
-def _checked_run(flags: Mapping[str, object] | Sequence[str], on_report: OnReport | None) -> RunResult:
+def _checked_run(flags: Mapping[str, object] | Sequence[str], watching: Mapping[str, Observer]) -> RunResult:
     _require_suitable_process()
     arguments = _arguments(flags)
     resolved = read_command_line(arguments)
@@ -89,21 +198,22 @@ def _checked_run(flags: Mapping[str, object] | Sequence[str], on_report: OnRepor
     interrupts = Interrupts()
     try:
         with _restored_process(), interrupts:
-            return _run(resolved, arguments, on_report, interrupts)
+            return _run(resolved, arguments, watching, interrupts)
     finally:
         interrupts.restore()
         gc.collect()  # frees the run's shared memory before the next run allocates its own
 
 
-def _run(resolved: Resolved, arguments: list[str], on_report: OnReport | None, interrupts: Interrupts) -> RunResult:
+def _run(
+    resolved: Resolved, arguments: list[str], watching: Mapping[str, Observer], interrupts: Interrupts
+) -> RunResult:
     from sfactory.process.spawn import Spawner
     from sfactory.runner.session import Session, summary_of_unopened
 
     started_at, config = now(), resolved.config
-    watching = {} if on_report is None else {"on_report": _observer(on_report)}
     run_dir = (Path(config.run.train_dir) / config.run.experiment).absolute()
     try:
-        spawner = Spawner()
+        spawner = Spawner(objects_of_program(values_of(config).values()))
         spawner.open()
         outcome = Session(resolved, arguments, spawner, interrupts, started_at).train(watching)
     except Interrupted:  # before the run's directory was looked at

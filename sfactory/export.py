@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _export(config: ExportConfig) -> str:
     # Imported only now, so that a mistyped flag is reported at once.
     with importing_torch(f"exporting {config.experiment}"):
-        from sfactory.experiment.saved_policy import export
+        from sfactory.experiment.exported_policy import export
 
     return export(config)
 

@@ -18,6 +18,7 @@ import numpy as np
 from sfactory.action_heads import ActionHead, BoxHead, DiscreteHead, heads_of
 from sfactory.config.schema import Kind, ModelConfig
 from sfactory.errors import EnvError, named
+from sfactory.plain_spaces import plain_space
 from sfactory.tensor_spec import MASK_KEY, ObsSpec, Reader, presence_of, with_layouts
 from sfactory.tensor_spec import TensorSpec as TensorSpec
 
@@ -40,6 +41,8 @@ class EnvSpec:
     unread: paths of observations that no network here can read, and why.
     in_turns: whether the agents act in turn (``AgentsEnv.in_turns``).
     kinds: by agent, its kind if agents have different spaces, see NOTE [Unequal agents]; else ().
+    part_of: the kind whose agents alone see and do this, see ``part``; else "".
+    plain_spaces: the env's spaces of observations and actions in plain form; () in files of older versions.
     """
 
     obs: ObsSpec
@@ -48,6 +51,8 @@ class EnvSpec:
     unread: tuple[tuple[str, str], ...] = ()
     in_turns: bool = False
     kinds: tuple[str, ...] = ()
+    part_of: str = ""
+    plain_spaces: tuple[Any, ...] = dataclasses.field(default=(), compare=False, repr=False)
 
     @staticmethod
     def of_spaces(
@@ -66,7 +71,9 @@ class EnvSpec:
         tensors = tuple((path, _tensor_of(space)) for path, space in obs if path not in dict(unread))
         if not tensors:
             raise EnvError(unread[0][1])
-        return EnvSpec(_with_heads(with_layouts(tensors, ModelConfig()), heads), heads, agents, unread, in_turns)
+        own = _with_heads(with_layouts(tensors, ModelConfig()), heads)
+        plain = plain_space(observation_space), plain_space(action_space)
+        return EnvSpec(own, heads, agents, unread, in_turns, plain_spaces=plain)
 
     def for_model(self, config: ModelConfig) -> EnvSpec:
         """The same with the observations that the flags choose, in their layouts, and Box actions in their unit.
@@ -114,7 +121,7 @@ class EnvSpec:
             return f"{path}/".removeprefix(f"{MASK_KEY}/").startswith(f"{kind}/")
 
         obs, actions = (leaf for leaf in self.obs if own(leaf[0])), (head for head in self.actions if own(head.key))
-        return dataclasses.replace(self, obs=tuple(obs), actions=tuple(actions), kinds=())
+        return dataclasses.replace(self, obs=tuple(obs), actions=tuple(actions), kinds=(), part_of=kind)
 
     def plain(self) -> dict[str, Any]:
         """The spec as dicts, tuples, numbers and text, which checkpoints and JSON can hold."""
@@ -125,6 +132,8 @@ class EnvSpec:
             "unread": self.unread,
             "in_turns": self.in_turns,
             "kinds": self.kinds,
+            "part_of": self.part_of,
+            "plain_spaces": self.plain_spaces,
         }
 
     @staticmethod
@@ -137,7 +146,9 @@ class EnvSpec:
                 for fields in plain["actions"]
             )
             agents, in_turns = tuple(map(str, plain["agents"])), bool(plain.get("in_turns", False))
-            return EnvSpec(obs, heads, agents, _tuples(plain["unread"]), in_turns, _tuples(plain.get("kinds", ())))
+            unread = _tuples(plain["unread"])
+            kinds, spaces_ = (_tuples(plain.get(name, ())) for name in ("kinds", "plain_spaces"))
+            return EnvSpec(obs, heads, agents, unread, in_turns, kinds, str(plain.get("part_of", "")), spaces_)
         except (AttributeError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"it is not the spec of an env: {named(error)}") from error
 

@@ -5,10 +5,13 @@ Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
+Statistic = Callable[[Array], Array]  # of the last axis
 
 RESAMPLES = 10_000
 _PERCENTILES = (2.5, 97.5)
@@ -26,17 +29,21 @@ def interquartile_mean(values: npt.ArrayLike) -> Array:
     return means
 
 
-def bootstrap_interval(values: npt.ArrayLike, resamples: int = RESAMPLES) -> tuple[float, float]:
-    """The 95% interval of the interquartile mean: percentiles of a stratified bootstrap, the same in each call.
+def bootstrap_interval(
+    values: npt.ArrayLike, resamples: int = RESAMPLES, statistic: Statistic = interquartile_mean
+) -> tuple[float, float]:
+    """The 95% interval of a statistic: percentiles of a stratified bootstrap, the same in each call.
 
     values: [N] or [tasks, N] - N scores of each task, drawn again from those of their own task.
     """
     tasks = np.atleast_2d(np.asarray(values, np.float64))
-    low, high = bootstrap_band(tasks[None], resamples)
+    low, high = bootstrap_band(tasks[None], resamples, statistic)
     return float(low[0]), float(high[0])
 
 
-def bootstrap_band(values: npt.ArrayLike, resamples: int = RESAMPLES) -> tuple[Array, Array]:
+def bootstrap_band(
+    values: npt.ArrayLike, resamples: int = RESAMPLES, statistic: Statistic = interquartile_mean
+) -> tuple[Array, Array]:
     """The interval of ``bootstrap_interval`` at each point of curves; a resample draws whole curves.
 
     values: [points, tasks, N]. Returns its lower and upper ends, each [points] float64.
@@ -49,7 +56,7 @@ def bootstrap_band(values: npt.ArrayLike, resamples: int = RESAMPLES) -> tuple[A
     for begin in range(0, resamples, at_once):
         rows = drawn[begin : begin + at_once]
         again = np.take_along_axis(scores[None], rows[:, None], axis=3)
-        means.append(interquartile_mean(again.reshape(len(rows), points, -1)))
+        means.append(statistic(again.reshape(len(rows), points, -1)))
     low, high = np.percentile(np.concatenate(means), _PERCENTILES, axis=0)
     return low, high
 

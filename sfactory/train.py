@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from sfactory.clock import now
 from sfactory.errors import ExitCode
-from sfactory.process.command import Command, importing_torch, train_command
+from sfactory.process.command import Command, CommandModule, importing_torch, train_command
 from sfactory.process.signals import signals_held_back
 from sfactory.system.cores import set_for_children
 
@@ -99,6 +99,8 @@ class _TrainCommand(Command):
         print(line + note, file=sys.stderr, flush=True)
         return earlier
 
+
+sys.modules[__name__].__class__ = CommandModule
 
 if __name__ == "__main__":
     sys.exit(main())

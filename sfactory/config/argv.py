@@ -20,6 +20,7 @@ from types import FunctionType
 from sfactory.config.ancestors import ancestor_hint
 from sfactory.config.field import FlagInfo
 from sfactory.config.flags import Flag, Reading, all_flags, did_you_mean, shown, value_text
+from sfactory.config.import_strings import name_of_program
 from sfactory.errors import ConfigError
 
 CONFIG_FLAG = "config"
@@ -158,15 +159,15 @@ def _named(value: object) -> object:
     if not isinstance(value, type | FunctionType):
         return value
     module, name = value.__module__, value.__qualname__
-    if module == "__main__":
-        raise ValueError(
-            f"{name} is defined in the program itself, which the processes of a run do not import under its name: move "
-            "it to a module, and import it from there"
-        )
     if getattr(sys.modules.get(module), name, None) is not value:
         raise ValueError(
             f"{name} of {module} is not a name of its module, by which processes of a run import it: define it at the "
             "top level of a module, not inside a function or a class"
+        )
+    if module == "__main__" and not (module := name_of_program()):
+        raise ValueError(
+            f"{name} is defined in a program whose file the processes of a run cannot import by its name: give the "
+            "file a name such as my_train.py, or move it to a module, and import it from there"
         )
     return f"{module}:{name}"
 

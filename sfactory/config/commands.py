@@ -96,6 +96,36 @@ class PolicyFlags:
     trust_run_dir: bool = flag(False, "True runs the code that config.json of the run names, as module:name")
 
 
+@dataclass(frozen=True)
+class EvaluateConfig(PolicyFlags):
+    """Which policy to evaluate, and how."""
+
+    episodes: int = flag(100, "whole episodes to play, exactly so many", ge=1, le=10_000_000)
+    workers: int = flag(0, "processes that play an equal share each; 0: one per core, and per ten episodes", ge=0)
+    env_kwargs: Mapping[str, Any] = flag({}, "keyword arguments for the environment's factory beside the run's")
+    eval_deterministic: bool = flag(False, "True takes the most probable action; False samples as training does")
+    seed: int | None = flag(None, "seed of environments and actions; drawn at random and reported if not given", ge=0)
+    csv: str = flag("", "file to write with a line for each episode, which must not exist yet")
+
+    def workers_of(self, cores: int) -> int:
+        """How many processes play."""
+        return min(self.workers or min(cores, -(-self.episodes // 10)), self.episodes)
+
+
+def _evaluate_clashes(config: EvaluateConfig) -> Iterator[Clash]:
+    if config.csv and (Path(config.csv).exists() or not Path(config.csv).absolute().parent.is_dir()):
+        yield "csv", "exists already, or is in no folder that exists; give another name", ()
+
+
+_EVALUATE = Command(
+    EvaluateConfig,
+    "evaluate",
+    "Plays episodes with a checkpoint of a run in several processes, and reports mean, deviation, interquartile mean "
+    "and their 95% intervals.",
+    _evaluate_clashes,
+)
+evaluate_flags, read_evaluate_line = _EVALUATE.flags, _EVALUATE.read
+
 SUFFIX = ".safetensors"
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import metadata
+from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
@@ -67,7 +69,7 @@ def find_object(reference: str) -> object:
         raise Unresolved(problem)
     import_current_directory()
     try:
-        holder = importlib.import_module(module)
+        holder = sys.modules[_MAIN] if module == name_of_program() else importlib.import_module(module)
     # The user's module may raise anything while it is imported, and may even call sys.exit.
     except (Exception, SystemExit) as error:
         advice = "correct the module"
@@ -83,6 +85,35 @@ def find_object(reference: str) -> object:
         file = getattr(holder, "__file__", None) or "no file"
         raise Unresolved(f"module {module!r} ({file}) has no {name!r}{advice}")
     return getattr(holder, name)
+
+
+_MAIN = "__main__"
+
+
+def name_of_program() -> str:
+    """The module name of the program that runs: ``my_train`` for my_train.py, which the processes of a run import.
+
+    ``__main__`` if it has no file, as in a notebook; "" if its file is not found by an import. It is not imported a
+    second time for its name: ``find_object`` looks into the program itself.
+    """
+    main = sys.modules[_MAIN]
+    if (spec := getattr(main, "__spec__", None)) is not None:  # python -m
+        return str(spec.name)
+    if (file := getattr(main, "__file__", None)) is None:
+        return _MAIN
+    path = Path(file)
+    try:
+        found = importlib.util.find_spec(path.stem) if path.stem.isidentifier() else None
+        return path.stem if found and found.origin and os.path.samefile(found.origin, path) else ""
+    except (OSError, ImportError, ValueError):
+        return ""
+
+
+def objects_of_program(values: Iterable[object]) -> dict[str, object]:
+    """By name, what ``values`` of flags name as ``__main__:name``: only this process has it, and others are sent it."""
+    texts = [text for value in values for text in (value if isinstance(value, tuple) else (value,))]
+    names = [text.partition(":")[2] for text in texts if isinstance(text, str) and text.startswith(f"{_MAIN}:")]
+    return {name: find_object(f"{_MAIN}:{name}") for name in names}
 
 
 def import_current_directory() -> None:

@@ -9,6 +9,7 @@ import importlib.machinery
 import importlib.util
 import math
 import os
+import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,12 +116,14 @@ def check_env_name(name: str) -> list[str]:
     elif not module or not rest or ":" in rest:
         text = "must read module:function, for example --env=my_envs:make, or module:Id-v0 for a Gymnasium id"
     else:
-        text = _module_problem(module)
+        text = _module_problem(module, rest)
     return [] if text is None else [f"{assigned('env', name)}: {text}"]
 
 
-def _module_problem(module: str) -> str | None:
-    if module == "__main__":  # of each process another one
+def _module_problem(module: str, name: str) -> str | None:
+    if module == "__main__":  # of each process another one, which is sent what a notebook defines
+        if hasattr(sys.modules[module], name):
+            return None
         return "name the file of the program, without .py, as in --env=my_program:make; a program of no file is unknown"
     parts = module.split(".")
     if not all(part.isidentifier() for part in parts):

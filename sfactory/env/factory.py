@@ -227,6 +227,12 @@ class EnvFactory:
 
         return InfoMaskEnv(env)
 
+    def seeded(self, seed: int) -> Env | AgentsEnv:
+        """As ``either``; a vector env gets ``seed``, as some can only be seeded when they are made."""
+        from sfactory.env.vector import SoleEnv
+
+        return SoleEnv(self.vector(1, seed)) if self.makes_vectors else self.either()
+
     def vector(self, num_envs: int, seed: int) -> VectorEnv:
         """Make one vector env of ``num_envs`` environments.
 

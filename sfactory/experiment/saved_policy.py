@@ -1,44 +1,36 @@
-"""Loads a policy that a run saved, and exports its weights as a safetensors file.
+"""Loads a policy that a run saved.
 
-Loading only reads and takes no lock, so a run that is still training can be looked at. An exported file holds no code,
-and reading it needs nothing of sfactory (docs/security.md).
+Loading only reads and takes no lock, so a run that is still training can be looked at.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import importlib
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sfactory import __version__, atomic
 from sfactory.checkpoint.directory import CheckpointDir, Kind, Loaded
-from sfactory.config.commands import ExportConfig, PolicyFlags
+from sfactory.checkpoint.file import Unusable, read
+from sfactory.config.commands import PolicyFlags
 from sfactory.config.flags import assigned, config_of, did_you_mean, values_of
 from sfactory.config.saved_config import CONFIG_NAME, read_config
 from sfactory.config.schema import Config
 from sfactory.config.trust import NETWORKS, untrusted
 from sfactory.config.validation import check_env_name, find_problems
 from sfactory.env.factory import EnvFactory
-from sfactory.env.lifecycle import close_env
 from sfactory.env.multi_agent import AgentsEnv
-from sfactory.errors import CannotSaveError, CheckpointError, ConfigError, RunDirError, named
+from sfactory.errors import CheckpointError, ConfigError, RunDirError, clean, named
 from sfactory.learner.checkpointing import SavedState
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.custom import own_parts
 from sfactory.model.torch_state import OwnTorchState
-from sfactory.packages import install_command
 from sfactory.spec import EnvSpec
 
 if TYPE_CHECKING:
     from sfactory.env.factory import Env
-
-EXPORT_VERSION = "1"
 
 # How a kind of checkpoint is called, and the flag of train that decides when it is saved.
 _SAVED_BY: Mapping[Kind, tuple[str, str]] = {
@@ -51,11 +43,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SavedPolicy:
-    """A run's config and one of its checkpoints."""
+    """A run's config and one of its checkpoints, or what a file of ``sfactory.export`` has of both.
+
+    named_in: the file that names the env and the networks. wanted: the flags that it was loaded with.
+    """
 
     config: Config
     checkpoint: Path
     state: SavedState
+    named_in: Path
+    wanted: PolicyFlags
 
     @staticmethod
     def load(wanted: PolicyFlags) -> SavedPolicy:
@@ -69,13 +66,32 @@ class SavedPolicy:
         if wanted.env not in ("", config.run.env):
             trained = assigned("env", config.run.env)
             raise ConfigError([f"{assigned('env', wanted.env)}: the run was trained with {trained}; repeat that"])
-        path = run_dir / CONFIG_NAME
-        if not wanted.trust_run_dir and (problems := untrusted(values_of(config), dict.fromkeys(NETWORKS, path), ())):
-            raise ConfigError(problems)
+        require_trusted_networks(config, run_dir / CONFIG_NAME, wanted.trust_run_dir)
         _check_policy(run_dir, wanted.policy_index)
         directory = CheckpointDir(run_dir / f"checkpoint_p{wanted.policy_index}", config.checkpoint.keep_checkpoints)
         loaded = _load(directory, wanted.load_checkpoint_kind, wanted.checkpoint_env_steps)
-        return SavedPolicy(config, loaded.path, SavedState.of(loaded.payload, loaded.path))._of_actor()
+        state = SavedState.of(loaded.payload, loaded.path)
+        return SavedPolicy(config, loaded.path, state, run_dir / CONFIG_NAME, wanted)._of_actor()
+
+    @staticmethod
+    def of_file(path: Path, trust_run_dir: bool) -> SavedPolicy:
+        """Read one checkpoint, in the folder of its run. Raises as ``load``."""
+        run_dir = next((folder for folder in path.absolute().parents[:3] if (folder / CONFIG_NAME).exists()), None)
+        if run_dir is None:
+            raise RunDirError(
+                f"{path}: there is no {CONFIG_NAME} of its run in the folders above: leave it in that of the run, "
+                "or take along a file of python -m sfactory.export, which needs no other"
+            )
+        config = _read_run_config(run_dir.parent, run_dir.name)
+        require_trusted_networks(config, run_dir / CONFIG_NAME, trust_run_dir)
+        try:
+            payload = read(path)
+        except Unusable as error:
+            raise CheckpointError(f"{path} cannot be used: {clean(str(error))}") from error
+        number = path.absolute().relative_to(run_dir.absolute()).parts[0].removeprefix("checkpoint_p")
+        policy = int(number) if number.isdecimal() else 0
+        wanted = PolicyFlags(run_dir.name, str(run_dir.parent), policy_index=policy, trust_run_dir=trust_run_dir)
+        return SavedPolicy(config, path, SavedState.of(payload, path), run_dir / CONFIG_NAME, wanted)._of_actor()
 
     def _of_actor(self) -> SavedPolicy:
         """The actor alone if the critic has observations of its own, which need not be there; its value is 0."""
@@ -103,11 +119,11 @@ class SavedPolicy:
             value[name].zero_()
         weights = {name: weight for name, weight in self.state.model.items() if name in own} | value
         state = dataclasses.replace(self.state, model=weights, spec=spec)
-        return SavedPolicy(dataclasses.replace(self.config, model=config), self.checkpoint, state)
+        return dataclasses.replace(self, config=dataclasses.replace(self.config, model=config), state=state)
 
     def env_factory(self, wanted: PolicyFlags) -> EnvFactory:
         """Makes the run's env. Raises ConfigError if it is unknown, or if it is code that only config.json names."""
-        run, path = self.config.run, self._config_path
+        run, path = self.config.run, self.named_in
         problems = [f"{text} (this value comes from {path})" for text in check_env_name(run.env)]
         if not wanted.trust_run_dir:
             names = ("env_kwargs", "wrapper") if wanted.env else ("env", "env_kwargs", "wrapper")
@@ -115,10 +131,6 @@ class SavedPolicy:
         if problems:
             raise ConfigError(problems)
         return EnvFactory.of(self.config)
-
-    @property
-    def _config_path(self) -> Path:
-        return Path(self.config.run.train_dir) / self.config.run.experiment / CONFIG_NAME
 
     def spec_of(self, env: Env | AgentsEnv) -> EnvSpec:
         """The spec of an env that the policy acts in."""
@@ -136,7 +148,7 @@ class SavedPolicy:
                 model = ActorCritic(spec, self.config.model)
                 model.load_state_dict(self.state.model)
         except ConfigError as error:
-            needed = f"{self._config_path} names code that is needed as it was in training"
+            needed = f"{self.named_in} names code that is needed as it was in training"
             raise ConfigError([f"{needed}: {problem}" for problem in error.problems]) from error
         except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             code = {"env": self.config.run.env, **own_parts(self.config.model)}
@@ -146,6 +158,12 @@ class SavedPolicy:
                 "the run was trained with"
             ) from error
         return model.eval()
+
+
+def require_trusted_networks(config: Config, path: Path, trust_run_dir: bool) -> None:
+    """Raise ConfigError if networks are code that only the file ``path`` names."""
+    if not trust_run_dir and (problems := untrusted(values_of(config), dict.fromkeys(NETWORKS, path), ())):
+        raise ConfigError(problems)
 
 
 def _read_run_config(train_dir: Path, experiment: str) -> Config:
@@ -196,75 +214,3 @@ def _load(directory: CheckpointDir, kind: Kind, env_steps: int | None) -> Loaded
             f"{directory.path} holds no {what}: the run has not saved one yet (see train's --{when}){advice}"
         )
     return loaded
-
-
-def export(config: ExportConfig) -> str:
-    """Write the weights of a saved policy to ``config.out``; returns the line of JSON for stdout.
-
-    Only for a checkpoint of an older version is the env made. Raises ConfigError if the package is missing or the file
-    cannot be a new one, CheckpointError if the weights do not fit the env, CannotSaveError if the file cannot be
-    written, and the errors of ``SavedPolicy.load`` and ``SavedPolicy.env_factory``.
-    """
-    saved, policy = SavedPolicy.load(config), config.policy_index
-    try:
-        package = importlib.import_module("safetensors.torch")
-    except ImportError as error:
-        problem = f"weights are exported with the package safetensors, which cannot be imported ({error}); run: "
-        raise ConfigError([problem + install_command("safetensors")]) from error
-    path = _new_file(config.out)
-    spec = saved.state.spec or _spec_of_env(saved, config)
-    model = saved.model(spec)
-    # Copies: safetensors refuses tensors that share memory.
-    tensors = {name: tensor.detach().clone().contiguous() for name, tensor in model.state_dict().items()}
-    data: bytes = package.save(tensors, metadata=_metadata(saved, spec, policy))
-    try:
-        atomic.write_bytes(path, data)
-    except OSError as error:
-        raise CannotSaveError(f"{path} could not be written: {error}; check the free space and the rights") from error
-    result = {
-        "file": str(path),
-        "bytes": len(data),
-        "sha256": hashlib.sha256(data).hexdigest(),
-        "tensors": len(tensors),
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "env": saved.config.run.env,
-        "policy": policy,
-        "checkpoint": str(saved.checkpoint),
-        "checkpoint_env_steps": saved.state.env_steps,
-    }
-    return json.dumps(result)
-
-
-def _spec_of_env(saved: SavedPolicy, config: ExportConfig) -> EnvSpec:
-    env = saved.env_factory(config).either()
-    try:
-        return saved.spec_of(env)
-    finally:
-        close_env(env, f"--env={saved.config.run.env}")
-
-
-def _metadata(saved: SavedPolicy, spec: EnvSpec, policy: int) -> dict[str, str]:
-    """Describes the weights. The format has text alone, so nested values are JSON."""
-    run = saved.config.run
-    return {
-        "format": "pt",
-        "sfactory_export": EXPORT_VERSION,
-        "sfactory_version": __version__,
-        "env": run.env,
-        "env_kwargs": json.dumps(dict(run.env_kwargs)),
-        "env_wrappers": json.dumps(saved.config.wrappers.used),
-        "env_spec": json.dumps(spec.plain()),
-        "model_config": json.dumps(dataclasses.asdict(saved.config.model)),
-        "policy": str(policy),
-        "env_steps": str(saved.state.env_steps),
-        "checkpoint": saved.checkpoint.name,
-    }
-
-
-def _new_file(out: str) -> Path:
-    path = Path(out)
-    if path.exists() or path.is_symlink():
-        raise ConfigError([f"{assigned('out', out)}: exists already and is not overwritten; give another name"])
-    if not path.parent.is_dir():
-        raise ConfigError([f"{assigned('out', out)}: there is no folder {path.parent}; create it, or give another"])
-    return path

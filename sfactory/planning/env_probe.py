@@ -78,7 +78,7 @@ class Work(Protocol):
 
 @contextlib.contextmanager
 def probing(
-    spawner: Spawner, env: str, work: Work, timeout_s: float, gpus: Sequence[int] = ()
+    spawner: Spawner, env: str, work: Work, timeout_s: float, gpus: Sequence[int] = (), name: str = "sf-probe"
 ) -> Iterator[Callable[[], Any]]:
     """A process that does ``work`` with ``--env=env``; yields a function that waits for its next answer, or error text.
 
@@ -86,7 +86,7 @@ def probing(
     """
     receiver, sender = spawner.pipe()
     stack = StackDump()
-    process = spawner.start("sf-probe", _probe_child, work, env, tuple(gpus), stack, sender)
+    process = spawner.start(name, _probe_child, name, work, env, tuple(gpus), stack, sender)
     sender.close()
     has_begun = False
     try:
@@ -109,7 +109,7 @@ def probing(
             ) from None
         why = f": its process is {STOPPED}" if is_stopped(process.pid or 0) else ""
         if not why:
-            log.warning("sf-probe hung here:\n%s", stack.request(process).wait())
+            log.warning("%s hung here:\n%s", name, stack.request(process).wait())
         raise EnvError(
             f"--env={env}: not made, reset and stepped within --reset_timeout_seconds={timeout_s:g}{why}"
         ) from None
@@ -130,8 +130,8 @@ def _received(receiver: Any, process: BaseProcess, within_s: float) -> Any:
     raise EOFError  # recv() would not, if a process that the env started still holds the pipe
 
 
-def _probe_child(work: Work, env: str, gpus: tuple[int, ...], stack: StackDump, sender: Any) -> None:
-    prepare_process("sf-probe", stack)
+def _probe_child(name: str, work: Work, env: str, gpus: tuple[int, ...], stack: StackDump, sender: Any) -> None:
+    prepare_process(name, stack)
     with contextlib.ExitStack() as at_end:  # main is answered first: close() may hang, or end the process
         try:
             sender.send(True)  # what happened before was no doing of the env

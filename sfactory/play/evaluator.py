@@ -20,7 +20,6 @@ from sfactory.config.schema import Config
 from sfactory.env.conversion import BadObservation
 from sfactory.env.factory import EnvFactory
 from sfactory.env.lifecycle import close_env, see_gpu_of
-from sfactory.env.vector import SoleEnv
 from sfactory.errors import SFactoryError
 from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.layout import episodes_of, evaluator_name
@@ -185,15 +184,7 @@ def run_evaluator(setup: EvaluatorSetup, row: StatusRow) -> None:
     if single_thread:
         threadpool_limits(1)  # for as long as the process lives, so not used as a context
     seed_libraries(setup.seed_of(_FOR_ENV))
-    factory = setup.factory
-
-    def make(seed: int) -> AnyEnv:
-        if factory.makes_vectors:
-            # Some vector envs can only be seeded when they are made.
-            return SoleEnv(factory.vector(1, seed))
-        return factory.agents() if setup.shared.spec.agents else factory()
-
-    evaluator = Evaluator(setup, make, row)
+    evaluator = Evaluator(setup, setup.factory.seeded, row)
     try:
         if single_thread:
             threadpool_limits(1)  # also of libraries that the env has loaded

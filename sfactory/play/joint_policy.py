@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
 
+from sfactory.errors import CheckpointError
+from sfactory.experiment.saved_policy import SavedPolicy
 from sfactory.model.actor_critic import Acted, ActorCritic
+from sfactory.play.action_chooser import ActingModel
 from sfactory.spec import EnvSpec
 
 
@@ -40,3 +44,27 @@ class JointPolicy:
             log_prob = torch.where(own[:, 0], acted.log_prob, log_prob)
             value = torch.where(own[:, 0], acted.value, value)
         return Acted(actions=actions, log_prob=log_prob, value=value, state=after)
+
+
+def acting_model(saved: SavedPolicy, spec: EnvSpec) -> ActingModel:
+    """What plays all agents of an env of ``spec``: ``saved``, and where agents have different spaces also the first
+    policy of the run for each other kind. Raises CheckpointError if a kind has no policy.
+    """
+    if not spec.kinds:
+        return saved.model(spec)
+    found: dict[str, ActorCritic] = {}
+    parts = {kind: spec.part(kind) for kind in spec.kinds}
+    for one in (saved, *_others(saved)):
+        for kind, part in parts.items():
+            if kind not in found and one.state.spec is not None and one.state.spec.obs == part.obs:
+                found[kind] = one.model(part)
+    if absent := parts.keys() - found.keys():
+        raise CheckpointError(f"{saved.checkpoint}: the run has no policy that plays {', '.join(sorted(absent))}")
+    return JointPolicy(spec, found)
+
+
+def _others(saved: SavedPolicy) -> Iterator[SavedPolicy]:
+    """The other policies of the run."""
+    for policy in range(saved.config.population.num_policies):
+        if policy != saved.wanted.policy_index:
+            yield SavedPolicy.load(dataclasses.replace(saved.wanted, policy_index=policy))

@@ -52,16 +52,16 @@ class SidedPolicy:
         self._state_size = max(model.state_size for model in models)
 
     def fresh_state(self, rows: int) -> Tensor:
-        """See Policy."""
+        """See ActingModel."""
         return torch.zeros(rows, self._state_size)
 
     def draw_privately(self) -> None:
-        """See Policy."""
+        """See ActingModel."""
         for model, _ in self._parts:
             model.draw_privately()
 
     def act(self, obs: dict[str, Tensor], state: Tensor, deterministic: bool = False) -> Acted:
-        """See Policy."""
+        """See ActingModel."""
         acted = []
         for model, rows in self._parts:
             own = {key: tensor[rows] for key, tensor in obs.items()}

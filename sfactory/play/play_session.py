@@ -15,14 +15,12 @@ import torch
 from sfactory.config.enjoy import EnjoyConfig
 from sfactory.env.factory import SPANS_FRAMES, EnvFactory, takes_frameskip
 from sfactory.env.lifecycle import close_env
-from sfactory.errors import CheckpointError, ConfigError, EnvError
+from sfactory.errors import ConfigError, EnvError
 from sfactory.experiment.saved_policy import SavedPolicy
-from sfactory.model.actor_critic import ActorCritic
-from sfactory.play.joint_policy import JointPolicy
+from sfactory.play.joint_policy import acting_model
 from sfactory.play.player import Player
 from sfactory.play.rendering import AnyEnv, Show, VideoScreen, env_with_window, frames_per_second, show_nothing
 from sfactory.play.video import VideoFile, find_ffmpeg
-from sfactory.spec import EnvSpec
 
 _log = logging.getLogger(__name__)
 
@@ -56,24 +54,8 @@ def play_session(config: EnjoyConfig, saved: SavedPolicy) -> Iterator[tuple[Play
             video = stack.enter_context(VideoFile(video_path, frames_per_second(env, config.fps), ffmpeg))
             show = VideoScreen(video, config.video_frames, name).show
         spec = saved.spec_of(env)
-        policy = _joint_policy(config, saved, spec) if spec.kinds else saved.model(spec)
-        deterministic = config.eval_deterministic
+        policy, deterministic = acting_model(saved, spec), config.eval_deterministic
         yield Player(env, spec, policy, show, name=name, deterministic=deterministic, repeat=repeat), video
-
-
-def _joint_policy(config: EnjoyConfig, saved: SavedPolicy, spec: EnvSpec) -> JointPolicy:
-    """All agents are played: those of the kind that ``saved`` plays by it, others by the first policy of their kind."""
-    policies: dict[str, ActorCritic] = {}
-    parts = {kind: spec.part(kind) for kind in spec.kinds}
-    others = [policy for policy in range(saved.config.population.num_policies) if policy != config.policy_index]
-    for policy in (config.policy_index, *others):
-        one = SavedPolicy.load(dataclasses.replace(config, policy_index=policy))
-        for kind, part in parts.items():
-            if kind not in policies and one.state.spec is not None and one.state.spec.obs == part.obs:
-                policies[kind] = one.model(part)
-    if absent := parts.keys() - policies.keys():
-        raise CheckpointError(f"{saved.checkpoint}: the run has no policy that plays {', '.join(sorted(absent))}")
-    return JointPolicy(spec, policies)
 
 
 def _with_frameskip(config: EnjoyConfig, saved: SavedPolicy) -> tuple[EnvFactory, int]:

@@ -7,25 +7,22 @@ import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 import torch
-from torch import Tensor
 
 from sfactory.actor.episode_stats import ExtraStatsTracker
 from sfactory.actor.multi_agent_batch import AgentActivity
 from sfactory.actor.multi_agent_split import team_stats
 from sfactory.actor.previous_steps import PreviousSteps
-from sfactory.env.actions import action_reader
-from sfactory.env.conversion import ObsWriter
 from sfactory.env.multi_agent import AgentsEnv, AgentsStep, Change, blank
 from sfactory.errors import Passing, SFactoryError, named
 from sfactory.experiment.summary import finite
 from sfactory.messages import TRUE_OBJECTIVE, EpisodeExtras, ExtrasRefused
-from sfactory.model.actor_critic import Acted
 from sfactory.model.torch_state import OwnTorchState
+from sfactory.play.action_chooser import ActingModel, ActionChooser
 from sfactory.play.rendering import AnyEnv, Show
 from sfactory.seeds import ENV_SEED_BITS, Branch, seed_at, seed_libraries
 from sfactory.spec import EnvSpec
@@ -50,7 +47,13 @@ class Episode(NamedTuple):
 
 
 def result_line(played: Mapping[str, object], episodes: Sequence[Episode], video: Path | None) -> str:
-    """One line of JSON: what was ``played``, how it did, and the video. Numbers that are not finite become null.
+    """One line of JSON: what was ``played``, how it did, and the video. Numbers that are not finite become null."""
+    result = {**result_of(played, episodes), "video": None if video is None else str(video)}
+    return json.dumps(finite(result), allow_nan=False)
+
+
+def result_of(played: Mapping[str, object], episodes: Sequence[Episode]) -> dict[str, object]:
+    """What was ``played``, and how it did.
 
     Statistics are averaged over the episodes that report them; without a true objective it is the mean return.
     """
@@ -59,7 +62,7 @@ def result_line(played: Mapping[str, object], episodes: Sequence[Episode], video
     for episode in episodes:
         for name, value in episode.stats.items():
             stats.setdefault(name, []).append(value)
-    result = {
+    return {
         **played,
         "episodes": len(episodes),
         "episode_return_mean": _mean(returns),
@@ -68,9 +71,7 @@ def result_line(played: Mapping[str, object], episodes: Sequence[Episode], video
         "episode_length_mean": _mean([episode.length for episode in episodes]),
         "true_objective_mean": _mean(stats.pop(TRUE_OBJECTIVE, returns)),
         "episode_extra_stats": {name: _mean(values) for name, values in sorted(stats.items())},
-        "video": None if video is None else str(video),
     }
-    return json.dumps(finite(result), allow_nan=False)
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -93,19 +94,6 @@ class _OneAgent:
         return [obs], [reward], Change([over], [False], [False], [info]) if over else None
 
 
-class Policy(Protocol):
-    """What chooses actions: see ActorCritic."""
-
-    def act(self, obs: dict[str, Tensor], state: Tensor, deterministic: bool = False) -> Acted:
-        """Actions for obs {key: [A, ...]} and state [A, S], and the state after them."""
-
-    def fresh_state(self, rows: int) -> Tensor:
-        """[rows, S]: the state at the start of an episode."""
-
-    def draw_privately(self) -> None:
-        """Draw actions by a generator of its own, seeded by torch's global one."""
-
-
 class Player:
     """One env and the policy of its A agents (1 in a plain env), one step after the other, on the CPU."""
 
@@ -113,7 +101,7 @@ class Player:
         self,
         env: AnyEnv,
         spec: EnvSpec,
-        policy: Policy,
+        policy: ActingModel,
         show: Show,
         *,
         name: str,
@@ -127,11 +115,8 @@ class Player:
         self._env, self._spec, self._policy, self._show = env, spec, policy, show
         self._name, self._deterministic, self._repeat = name, deterministic, repeat
         self._agents = env if isinstance(env, AgentsEnv) else _OneAgent(env)
-        self._writer = ObsWriter(spec, env.observation_space)
-        self._read_actions = action_reader(env.action_space, spec.actions)
         size = spec.num_agents
-        self._rows = {key: np.zeros((size, *tensor.shape), tensor.dtype) for key, tensor in spec.obs}
-        self._obs = {key: torch.from_numpy(row) for key, row in self._rows.items()}
+        self._chooser = ActionChooser(policy, spec, env.observation_space, env.action_space, size)
         self._blank = blank(env.observation_space)
         self._activity = AgentActivity(size, spec.in_turns)
         self._state = policy.fresh_state(size)
@@ -191,18 +176,13 @@ class Player:
         absent = self._activity.absent
         self._activity.end_showing(of_sleeping=True)
         shown = [self._blank if agent in absent else obs for agent, obs in enumerate(observations)]
-        self._writer.write(shown, self._rows)
-        if self._previous is not None:
-            self._previous.write(self._rows)
-        with OwnTorchState(), torch.inference_mode():
-            acted = self._policy.act(self._obs, self._state, self._deterministic)
-            if absent:
+        actions, self._acted, state = self._chooser.choose(shown, self._state, self._previous, self._deterministic)
+        if absent:
+            with OwnTorchState(), torch.inference_mode():
                 sees = torch.tensor([agent not in absent for agent in range(len(shown))]).unsqueeze(-1)
-                self._state = torch.where(sees, acted.state, self._state)
-            else:
-                self._state = acted.state
-        self._acted = {key: action.numpy() for key, action in acted.actions.items()}
-        return list(self._read_actions(self._acted))
+                state = torch.where(sees, state, self._state)
+        self._state = state
+        return list(actions)
 
     def _reset(self, number: int, seed: int | None) -> Sequence[Any]:
         try:
@@ -217,7 +197,7 @@ class Player:
         places = [f"{where}, agent {agent!r}" for agent in self._spec.agents] or [where]
         for place, obs in zip(places, observations, strict=True):
             if obs is not None or not self._spec.agents:
-                self._writer.check(obs, place)
+                self._chooser.writer.check(obs, place)
         return observations
 
     def _step(self, actions: Sequence[Any], number: int, step: int) -> tuple[Sequence[Any], list[float], Change | None]:

@@ -9,7 +9,9 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Self
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Self
 
 from sfactory import __version__
 from sfactory.config.flags import all_flags, assigned
@@ -100,6 +102,18 @@ class Command:
         """Called at the end of a failure. ``cause``: what was raised, where only a traceback was printed."""
         if cause:
             print(f"error: {cause}", file=sys.stderr, flush=True)
+
+
+class CommandModule(ModuleType):
+    """A module of a command that has the name of a function, too: both are ``sfactory.train``, and can be called.
+
+    Python puts a module, once it is imported, in the place of the function in its package.
+    """
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Call the function of this name."""
+        function = getattr(import_module("sfactory.api"), self.__name__.rpartition(".")[2])
+        return function(*arguments, **keywords)
 
 
 @contextlib.contextmanager

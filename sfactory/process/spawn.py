@@ -22,7 +22,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.context import ForkServerContext, ForkServerProcess
@@ -33,6 +33,7 @@ from typing import Any, TextIO
 from sfactory.atomic import open_log
 from sfactory.clock import Deadline
 from sfactory.errors import (
+    ConfigError,
     ExitCode,
     ResourceError,
     SFactoryError,
@@ -158,7 +159,12 @@ class Spawner:
     _watcher: int | None = None
     _is_lost = False
 
-    def __init__(self) -> None:
+    def __init__(self, program: Mapping[str, object] | None = None) -> None:
+        """program: classes and functions by name that the program has and children cannot import: of a notebook.
+
+        Raises ConfigError if they cannot be sent to other processes.
+        """
+        self._program = _sendable(program) if program else None
         self._context: ForkServerContext = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(_PRELOAD)
 
@@ -223,6 +229,8 @@ class Spawner:
         """Start a child that runs ``target(*given)``; raises ResourceError if it cannot be started."""
         with _starting(name):
             self._start_server()  # without a watcher, multiprocessing would start one that has ended
+            if self._program is not None:
+                target, given = _with_program, (self._program, target, *given)
             process = self._context.Process(target=target, args=given, name=name)
             process.start()
             return process
@@ -247,6 +255,30 @@ class Spawner:
     def pipe(self) -> tuple[Any, Any]:
         """A one-way pipe: (read end, write end)."""
         return self._context.Pipe(duplex=False)
+
+
+def _sendable(program: Mapping[str, object]) -> Any:
+    """``program`` as Gymnasium sends envs to its processes: by value, with what it uses of the program."""
+    from gymnasium.vector.utils import CloudpickleWrapper
+
+    sent = CloudpickleWrapper(dict(program))  # type: ignore[arg-type]  # its parameter is called a function
+    try:
+        sent.__getstate__()
+    except Exception as error:  # of whatever the program's code refers to
+        raise ConfigError(
+            [
+                f"{', '.join(program)}: this program has no file, so its processes are sent what it has defined, "
+                f"and that fails: {named(error)}; write it to a module, and import it (in a notebook begin a cell with "
+                "%%writefile my_envs.py)"
+            ]
+        ) from None
+    return sent
+
+
+def _with_program(program: Any, target: Callable[..., None], *given: Any) -> None:
+    """First lines of a child of a program without a file: ``__main__:name`` leads to what that has defined."""
+    vars(sys.modules["__main__"]).update(program.fn)
+    target(*given)
 
 
 @contextlib.contextmanager

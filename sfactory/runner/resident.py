@@ -15,16 +15,33 @@ from sfactory.actor.setup import ActorSetup
 from sfactory.env.lifecycle import close_env
 from sfactory.resident.dataset import ResidentDataset
 from sfactory.resident.workers import ResidentActor, ResidentLearner
-from sfactory.runner.serial import SerialExecutor, failing_as
+from sfactory.runner.context import RunContext
+from sfactory.runner.serial import SerialExecutor, SerialSampling, failing_as
 from sfactory.shared.status import State
+
+
+class _Collecting(SerialSampling):
+    """The collector of ``executor`` in the place of an actor."""
+
+    executor: ResidentExecutor
+
+    def make_actor(self, actor: int) -> ResidentActor:
+        """See SerialSampling."""
+        return self.executor.make_collector(actor)
 
 
 class ResidentExecutor(SerialExecutor):
     """Creates the learner and the env, and gives each its turn until the end."""
 
     _worker_of = ResidentLearner
+    _sampling_of = _Collecting
 
-    def _make_actor(self, actor: int) -> ResidentActor:
+    def __init__(self, context: RunContext) -> None:
+        super().__init__(context)
+        cast(_Collecting, self._sampling).executor = self
+
+    def make_collector(self, actor: int) -> ResidentActor:
+        """The collector, and its env."""
         context, shared, name = self._context, self._shared, self._layout.actor_names[actor]
         worker, learner = cast(ResidentLearner, self._learner_workers[0]), self._learners[0]
         device, row = context.plan.device, shared.status.row(name)
@@ -32,7 +49,7 @@ class ResidentExecutor(SerialExecutor):
             row.begin_work()
             setup = ActorSetup(context.config, shared, actor, context.seed, context.resumed.env_steps)
             env = dataclasses.replace(setup.factory, device=device).tensors(self._layout.rows)
-            self._envs.callback(close_env, env, f"the env of {name}")
+            self._sampling.envs.callback(close_env, env, f"the env of {name}")
             row.set("state", State.RESETTING)
             worker.dataset = ResidentDataset(shared.spec, self._layout, torch.device(device))
             return ResidentActor(setup, env, learner.publisher, worker.dataset, row)

@@ -17,6 +17,7 @@ from sfactory.actor.actor_process import make_actor
 from sfactory.actor.setup import ActorSetup, close_envs, make_splits
 from sfactory.clock import Every
 from sfactory.config.population_rules import learning_policies
+from sfactory.config.schema import Config
 from sfactory.errors import ExitCode, Passing, SFactoryError, failure_text
 from sfactory.experiment.summary import Outcome
 from sfactory.inference.policy_worker import PolicySetup, PolicyWorker
@@ -30,6 +31,7 @@ from sfactory.process.signals import Interrupted, stdout_to_stderr
 from sfactory.runner.context import Executor, RunContext
 from sfactory.seeds import Branch, seed_at, seed_libraries
 from sfactory.shared.control import Stop
+from sfactory.shared.objects import SharedObjects
 from sfactory.supervise.hang_detection import SerialHangWatch
 from sfactory.supervise.monitors import StatusDump
 from sfactory.supervise.process_group import ProcessExit
@@ -51,20 +53,67 @@ class TurnTaker(Protocol):
         """At the end: send main the episodes that have finished."""
 
 
+class SerialSampling:
+    """The policy workers and actors of a run, which take turns in this process. envs: closes their envs."""
+
+    def __init__(self, config: Config, shared: SharedObjects, seed: int, generation: int, device: str) -> None:
+        """``generation``: see ActorSetup."""
+        self._config, self._shared, self._seed, self._generation = config, shared, seed, generation
+        self._device = device
+        self._policy_workers: list[PolicyWorker] = []
+        self.actors: list[TurnTaker] = []
+        self.envs = contextlib.ExitStack()
+
+    def make(self) -> None:
+        """Make all workers; actions are drawn from here on, different ones in each session."""
+        layout = self._shared.layout
+        torch.manual_seed(seed_at(self._seed, Branch.INFERENCE, 0, 0, self._generation))
+        self._policy_workers = [self._make_policy_worker(worker) for worker in range(len(layout.policy_worker_names))]
+        self.actors = [self.make_actor(actor) for actor in range(layout.num_actors)]
+
+    def turn(self) -> None:
+        """One turn of each."""
+        layout = self._shared.layout
+        for name, policy_worker in zip(layout.policy_worker_names, self._policy_workers, strict=True):
+            with failing_as(name):
+                policy_worker.turn(0)
+        for name, actor in zip(layout.actor_names, self.actors, strict=True):
+            with failing_as(name):
+                actor.turn(0)
+
+    def make_actor(self, actor: int) -> TurnTaker:
+        """Make an actor and its envs."""
+        shared, name = self._shared, self._shared.layout.actor_names[actor]
+        row = shared.status.row(name)
+        with failing_as(name):
+            setup = ActorSetup(self._config, shared, actor, self._seed, self._generation)
+            splits = make_splits(setup, row)
+            self.envs.callback(close_envs, splits)
+            return make_actor(setup, splits, row)
+
+    def _make_policy_worker(self, worker: int) -> PolicyWorker:
+        shared, layout = self._shared, self._shared.layout
+        name = layout.policy_worker_names[worker]
+        with failing_as(name), OwnTorchState():
+            device = device_of(worker // layout.policy_workers, self._device)
+            setup = PolicySetup(self._config, shared, worker, self._seed, self._generation, device)
+            return PolicyWorker(setup, setup.make_policy(), shared.status.row(name))
+
+
 class SerialExecutor(Executor):
     """Creates all workers, gives each its turn until the end, and saves."""
 
     _worker_of: type[LearnerWorker] = LearnerWorker
+    _sampling_of: type[SerialSampling] = SerialSampling
 
     def __init__(self, context: RunContext) -> None:
         super().__init__(context)
         self._layout = context.plan.layout
         self._watch = SerialHangWatch(self._shared.status)
-        self._envs = contextlib.ExitStack()
+        generation, device = context.resumed.env_steps, context.plan.device
+        self._sampling = self._sampling_of(context.config, self._shared, context.seed, generation, device)
         self._learners: list[Learner] = []
         self._learner_workers: list[LearnerWorker] = []
-        self._policy_workers: list[PolicyWorker] = []
-        self._actors: list[TurnTaker] = []
         self._last_counts, self._idle_beats = (-1, -1), 0
 
     def run(self) -> Outcome:
@@ -74,7 +123,7 @@ class SerialExecutor(Executor):
         done = False
         with contextlib.closing(self._reporter):
             try:
-                with self._watch, stdout_to_stderr(), self._processes_of_envs_end(), self._envs:
+                with self._watch, stdout_to_stderr(), self._processes_of_envs_end(), self._sampling.envs:
                     if not self._context.observers.over:
                         self._make_workers()
                         self._announce_start()
@@ -107,10 +156,7 @@ class SerialExecutor(Executor):
         use_device(self._context.plan.device)
         seed_libraries(seed_at(seed, Branch.LIBRARIES, 0, generation, 0))
         self._learner_workers = [self._make_learner(policy) for policy in range(layout.num_policies)]
-        # Actions are drawn from here on, different ones in each session.
-        torch.manual_seed(seed_at(seed, Branch.INFERENCE, 0, 0, generation))
-        self._policy_workers = [self._make_policy_worker(worker) for worker in range(len(layout.policy_worker_names))]
-        self._actors = [self._make_actor(actor) for actor in range(layout.num_actors)]
+        self._sampling.make()
         interrupts.on_first = self._order_stop
         interrupts.raising_again = True
         interrupts.raising = False
@@ -119,7 +165,7 @@ class SerialExecutor(Executor):
         """Take turns to the end, and save; returns whether a limit was reached or an observer ended the run."""
         try:
             self._take_turns()
-            for actor in self._actors:
+            for actor in self._sampling.actors:
                 actor.report()
             self._reports.poll()
             self._reporter.beat()  # so that the learner judges its last policy by the last episodes
@@ -142,12 +188,7 @@ class SerialExecutor(Executor):
         layout, context = self._layout, self._context
         status_dump, beat = StatusDump(self._shared), Every(BEAT_S)
         while not self._all_over():
-            for name, policy_worker in zip(layout.policy_worker_names, self._policy_workers, strict=True):
-                with failing_as(name):
-                    policy_worker.turn(0)
-            for name, actor in zip(layout.actor_names, self._actors, strict=True):
-                with failing_as(name):
-                    actor.turn(0)
+            self._sampling.turn()
             for name, worker, learner in zip(layout.learner_names, self._learner_workers, self._learners, strict=True):
                 with failing_as(name), OwnTorchState():
                     self._learn(worker, learner)
@@ -211,23 +252,6 @@ class SerialExecutor(Executor):
             if not setup.trains:
                 learner.checkpointer.save_first()
             return self._worker_of(setup, learner, row)
-
-    def _make_policy_worker(self, worker: int) -> PolicyWorker:
-        context, shared = self._context, self._shared
-        name = self._layout.policy_worker_names[worker]
-        with failing_as(name), OwnTorchState():
-            device = device_of(worker // self._layout.policy_workers, context.plan.device)
-            setup = PolicySetup(context.config, shared, worker, context.seed, context.resumed.env_steps, device)
-            return PolicyWorker(setup, setup.make_policy(), shared.status.row(name))
-
-    def _make_actor(self, actor: int) -> TurnTaker:
-        context, shared, name = self._context, self._shared, self._layout.actor_names[actor]
-        row = shared.status.row(name)
-        with failing_as(name):
-            setup = ActorSetup(context.config, shared, actor, context.seed, context.resumed.env_steps)
-            splits = make_splits(setup, row)
-            self._envs.callback(close_envs, splits)
-            return make_actor(setup, splits, row)
 
     def _save_all(self) -> None:
         """Have every learner save that has not failed; raises the first failure once all have tried."""

@@ -38,6 +38,7 @@ from sfactory.report.console import Console, ConsoleHandler
 from sfactory.report.observers import Observer, Observers
 from sfactory.runner.context import RunContext
 from sfactory.runner.run import run_with_restarts
+from sfactory.runner.sampler import Sampler
 from sfactory.supervise.restarts import RestartBudget
 
 _log = logging.getLogger(__name__)
@@ -134,6 +135,13 @@ class Session:
         result = Benchmark(self._config, plan, console).run(self._spawner, self._interrupts, self._seed)
         console.close(f"RESULT done benchmark of {now() - started:.0f} s")
         return result
+
+    def sampler(self) -> Sampler:
+        """Sample without a learner, and without a directory of a run."""
+        plan = self._plan()
+        for warning in self._resolved.warnings:
+            _log.warning("%s", warning)
+        return Sampler(self._config, plan, self._spawner, self._seed)
 
     def _plan(self) -> Plan:
         """Probe the env, and decide sizes and devices."""

@@ -146,11 +146,11 @@ class ProcessGroup:
         self.failure: WorkerDied | None = None
         self.cut_off: set[str] = set()
 
-    def start(self) -> None:
-        """Start all children, actors as far as ``start_actors`` may."""
+    def start(self, learners: bool = True) -> None:
+        """Start all children, actors as far as ``start_actors`` may; ``learners``: also these."""
         shared, layout, work = self._shared, self._shared.layout, self._workload
         threads = work.config.learner.learner_num_threads or work.cores.learner_threads(layout.num_actors)
-        for policy, name in enumerate(layout.learner_names):
+        for policy, name in enumerate(layout.learner_names if learners else ()):
             config = work.config if work.config_of is None else work.config_of(policy)
             device, directory = device_of(policy, work.device), work.checkpoint_dirs[policy]
             setup = LearnerSetup(config, shared, policy, work.seed, device, threads, directory)

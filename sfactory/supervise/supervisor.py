@@ -53,6 +53,7 @@ class Supervisor:
         self._boot = StartupMonitor(process_group, status, boot_limit_s)
         self._replacement, self._hangs = replacement, hangs
         self._grace: Deadline | None = None
+        self._next_beat = now() + BEAT_S
         self.failure: SFactoryError | None = None
         self.done = False
 
@@ -69,28 +70,41 @@ class Supervisor:
             self._interrupts.on_first = None
 
     def _supervise(self, on_beat: Callable[[], bool]) -> None:
-        next_beat = now() + BEAT_S
-        while True:
-            self._fail_with_group()
-            if not self._process_group.alive:
-                return
-            deaths = self._process_group.wait(self._interrupts.wake_fd, max(0.0, next_beat - now()))
-            self._fail_with_group()  # before the deaths: they are not the cause if the fork server has ended
-            for death in deaths:
-                self._on_death(death)
-            self._interrupts.drain()
-            self._on_signals()
-            if now() >= next_beat:
-                next_beat = now() + BEAT_S
-                try:
-                    if on_beat() and not self._control.stopping:
-                        self.done = True
-                        self._order(self._stop)
-                except CannotSaveError as error:
-                    self._fail(self.failure or error, Stop.NOW)
-                self._check()
-            if self._grace is not None and self._grace.passed:
-                self._kill_rest()
+        while self.turn(BEAT_S, on_beat):
+            pass
+
+    def turn(self, most_s: float, on_beat: Callable[[], bool] = lambda: False) -> bool:
+        """Wait for deaths, signals or the next beat, ``most_s`` seconds at most; False once no process is left.
+
+        For callers that do other work between turns, and look at ``failure``; otherwise ``run``.
+        """
+        self._fail_with_group()
+        if not self._process_group.alive:
+            return False
+        left = max(0.0, self._next_beat - now())
+        deaths = self._process_group.wait(self._interrupts.wake_fd, min(most_s, left))
+        self._fail_with_group()  # before the deaths: they are not the cause if the fork server has ended
+        for death in deaths:
+            self._on_death(death)
+        self._interrupts.drain()
+        self._on_signals()
+        if now() >= self._next_beat:
+            self._next_beat = now() + BEAT_S
+            try:
+                if on_beat() and not self._control.stopping:
+                    self.done = True
+                    self._order(self._stop)
+            except CannotSaveError as error:
+                self._fail(self.failure or error, Stop.NOW)
+            self._check()
+        if self._grace is not None and self._grace.passed:
+            self._kill_rest()
+        return True
+
+    def stop(self) -> None:
+        """End all processes, for callers of ``turn``."""
+        self._order(Stop.NOW)
+        self._supervise(lambda: False)
 
     def _on_death(self, death: ProcessExit) -> None:
         if is_learner(death.name) and death.exit_code == 0 and self._status.row(death.name).get("state") == State.DONE:

@@ -14,7 +14,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"__init__", "errors", "clock", "atomic", "packages", "seeds", "statistics"}),
     frozenset({"system"}),
     frozenset({"config"}),
-    frozenset({"tensor_spec"}),
+    frozenset({"tensor_spec", "plain_spaces"}),
     frozenset({"action_heads"}),
     frozenset({"spec", "messages", "layout"}),
     frozenset({"algo", "model", "env", "pbt"}),
@@ -28,11 +28,13 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"report"}),
     frozenset({"benchmark"}),
     frozenset({"runner"}),
-    frozenset({"train", "enjoy", "envs", "export", "match", "check_env", "plot", "launcher", "api", "__main__"}),
+    frozenset(
+        {"train", "enjoy", "evaluate", "envs", "export", "match", "check_env", "plot", "launcher", "api", "__main__"}
+    ),
 )
 HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}
 # What sfactory/__init__.py imports when one of its names is first used.
-PUBLIC = frozenset({"api", "launch", "report"})
+PUBLIC = frozenset({"api", "launch", "play", "report", "runner"})
 ENVS_MAY_IMPORT = frozenset({"env", "errors", "packages", "spec"})
 
 
@@ -91,7 +93,7 @@ def test_envs_and_actors_import_few_modules() -> None:
         ("sfactory/env/x.py", "import sfactory_envs.classic_control", 1),
         ("sfactory/algo/x.py", "from sfactory.errors import ConfigError", 1),
         ("sfactory/manager/x.py", "import os", 1),
-        ("sfactory/__init__.py", "from sfactory.runner import session", 1),
+        ("sfactory/__init__.py", "from sfactory.supervise import monitors", 1),
         ("sfactory/actor/x.py", "from sfactory.actor.recorder import Recorder\nfrom sfactory.shared import slots", 0),
         ("sfactory/runner/x.py", "from sfactory import __version__\nimport numpy", 0),
         ("sfactory/__init__.py", "from sfactory.api import run", 0),

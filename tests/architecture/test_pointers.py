@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from sfactory.config.argv import ALGO, CONFIG, PRINT_CONFIG, scan
-from sfactory.config.commands import export_flags
+from sfactory.config.commands import evaluate_flags, export_flags
 from sfactory.config.enjoy import enjoy_flags
 from sfactory.config.flags import all_flags
 from sfactory.config.launcher import launcher_flags
@@ -20,7 +20,13 @@ POINTER = re.compile(r"`((?:sfactory|envs|tests|scripts)/[\w./-]+?\.py)(?:::?([A
 COMMAND = re.compile(r"python (?:-m sfactory\.(\w+)|(scripts/\w+\.py))((?: [^`\n]*)?)")
 PAGES = ("README", "docs/gpu", "docs/launcher", "docs/performance", "docs/results")
 TRAIN = {CONFIG.name: CONFIG, PRINT_CONFIG.name: PRINT_CONFIG, ALGO.name: ALGO, **all_flags()}
-FLAGS = {"train": TRAIN, "enjoy": enjoy_flags, "export": export_flags, "launcher": launcher_flags}
+FLAGS = {
+    "train": TRAIN,
+    "enjoy": enjoy_flags,
+    "evaluate": evaluate_flags,
+    "export": export_flags,
+    "launcher": launcher_flags,
+}
 
 
 def names_in(body: Iterable[ast.stmt]) -> Iterator[tuple[str, list[ast.stmt]]]:

@@ -228,9 +228,7 @@ def _set_up(request: dict[str, Any]) -> None:
     assert spec is not None
     main.__spec__, main.__file__ = spec, spec.origin
     util.spawnv_passfds = functools.partial(_start_server, util.spawnv_passfds)
-    import sfactory.train
-
-    sfactory.train._STARTED_AT = time.monotonic()
+    vars(importlib.import_module("sfactory.train"))["_STARTED_AT"] = time.monotonic()
 
 
 def _set_environment(libc: ctypes.CDLL, env: Mapping[str, str]) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ import yaml
 from sfactory.config.argv import scan, words_of
 from sfactory.config.enjoy import read_enjoy_line
 from sfactory.config.flags import all_flags, values_of
+from sfactory.config.import_strings import find_object, objects_of_program
 from sfactory.config.resolve import Resolved, fitted_to_agents, with_critic_group
 from sfactory.config.saved_config import write_config
 from sfactory.errors import ConfigError
@@ -92,20 +96,38 @@ def test_classes_and_functions_become_names_by_which_other_processes_import_them
     class Local:
         pass
 
-    in_script = type("InScript", (), {"__module__": "__main__"})
-
     assert words_of({"encoder": Attention, "env": save_run}) == [
         "--encoder=tests.support.networks:Attention",
         f"--env={__name__}:save_run",
     ]
     with pytest.raises(ConfigError) as caught:
-        words_of({"encoder": Local, "core": in_script, "decoder": lambda size: None, "env": Outer.Inner})
-    local, script, function, inner = caught.value.problems
+        words_of({"encoder": Local, "decoder": lambda size: None, "env": Outer.Inner})
+    local, function, inner = caught.value.problems
     assert "at the top level of a module" in local
     assert local.startswith("--encoder: test_classes_")
-    assert re.match("--core: InScript is defined in the program itself.*move it to a module", script)
     assert "at the top level of a module" in function
     assert inner.startswith("--env: Outer.Inner")
+
+
+def test_what_the_program_defines_has_the_name_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = type("Own", (), {"__module__": "__main__"})
+    program = ModuleType("__main__")
+    vars(program)["Own"] = own
+    monkeypatch.setitem(sys.modules, "__main__", program)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    assert words_of({"env": own}) == ["--env=__main__:Own"]  # a notebook
+    assert objects_of_program(["CartPole-v1", ("__main__:Own",), 3]) == {"Own": own}
+    for name in ("my_train.py", "my-train.py"):
+        (tmp_path / name).touch()
+    program.__file__ = str(tmp_path / "my_train.py")
+    assert words_of({"env": own}) == ["--env=my_train:Own"]
+    assert find_object("my_train:Own") is own
+    program.__file__ = str(tmp_path / "my-train.py")
+    with pytest.raises(ConfigError, match=r"give the file a name such as my_train\.py"):
+        words_of({"env": own})
+    program.__spec__ = ModuleSpec("package.script", None)  # python -m
+    assert words_of({"env": own}) == ["--env=package.script:Own"]
 
 
 @pytest.mark.parametrize(

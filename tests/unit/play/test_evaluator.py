@@ -210,7 +210,7 @@ def test_an_evaluator_closes_its_env_at_the_end(monkeypatch: pytest.MonkeyPatch)
     env = ScriptedEnv(SCRIPT)
 
     class Scripted(EnvFactory):
-        def __call__(self, render_mode: str | None = None) -> ScriptedEnv:
+        def seeded(self, seed: int) -> ScriptedEnv:
             return env
 
     run = Run(0)

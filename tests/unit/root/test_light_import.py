@@ -53,6 +53,10 @@ def test_public_names_are_reachable_from_the_package() -> None:
     public = (sfactory.run, sfactory.RunResult, sfactory.Observer, sfactory.RunDescription, sfactory.ParamGrid)
 
     assert public == (api.run, api.RunResult, Observer, RunDescription, ParamGrid)
+    assert dir(sfactory) == sorted(sfactory.__all__)
+    assert all(getattr(sfactory, name) for name in dir(sfactory))
+    code = "import sfactory, sfactory.train, sfactory.evaluate; print(sfactory.train.main, callable(sfactory.evaluate))"
+    assert "True" in modules_after(code)
     with pytest.raises(AttributeError, match="has no attribute 'walk'"):
         sfactory.walk  # type: ignore[attr-defined]  # noqa: B018
 

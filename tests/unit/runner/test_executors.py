@@ -16,7 +16,7 @@ from sfactory.process.signals import Interrupts
 from sfactory.process.spawn import Spawner
 from sfactory.runner.context import RunContext
 from sfactory.runner.parallel import ParallelExecutor
-from sfactory.runner.serial import SerialExecutor
+from sfactory.runner.serial import SerialExecutor, SerialSampling
 from tests.support.one_process import context_in
 from tests.support.parts import VECTOR
 
@@ -77,9 +77,9 @@ def test_actions_are_drawn_from_another_seed_after_a_resume(
     tmp_path: Path, interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seeds: list[int] = []
-    for name in ("_make_learner", "_make_actor"):
-        monkeypatch.setattr(SerialExecutor, name, lambda *_: None)
-    monkeypatch.setattr(SerialExecutor, "_make_policy_worker", lambda *_: seeds.append(torch.initial_seed()))
+    for kind, name in ((SerialExecutor, "_make_learner"), (SerialSampling, "make_actor")):
+        monkeypatch.setattr(kind, name, lambda *_: None)
+    monkeypatch.setattr(SerialSampling, "_make_policy_worker", lambda *_: seeds.append(torch.initial_seed()))
 
     for env_steps in (0, 0, 1000, 2000):
         with torch.random.fork_rng():

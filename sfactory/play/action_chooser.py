@@ -1,0 +1,74 @@
+"""Chooses actions with a policy: observations as an env gives them go in, actions as it takes them come out."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import gymnasium.spaces as spaces
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from sfactory.actor.previous_steps import PreviousSteps
+from sfactory.env.actions import action_reader, block_reader
+from sfactory.env.conversion import BlockWriter, ObsWriter
+from sfactory.model.actor_critic import Acted
+from sfactory.model.torch_state import OwnTorchState
+from sfactory.spec import EnvSpec
+
+
+class ActingModel(Protocol):
+    """What chooses actions: see ActorCritic."""
+
+    def act(self, obs: dict[str, Tensor], state: Tensor, deterministic: bool = False) -> Acted:
+        """Actions for obs {key: [B, ...]} and state [B, S], and the state after them."""
+
+    def fresh_state(self, rows: int) -> Tensor:
+        """[rows, S]: the state at the start of an episode."""
+
+    def draw_privately(self) -> None:
+        """Draw actions by a generator of its own, seeded by torch's global one."""
+
+
+class Chosen(NamedTuple):
+    """actions: of each row, as the env takes them. rows: {key: [B, ...]} - the same as stored. state: [B, S]."""
+
+    actions: Any
+    rows: dict[str, npt.NDArray[Any]]
+    state: Tensor
+
+
+class ActionChooser:
+    """Chooses the actions of B rows on the CPU. writer: of their observations."""
+
+    def __init__(
+        self,
+        model: ActingModel,
+        spec: EnvSpec,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        size: int,
+        *,
+        in_batches: bool = False,
+        prefix: str = "",
+    ) -> None:
+        """Spaces are those of a row. in_batches: observations and actions are batches, as of a vector env, instead of
+        sequences. prefix: of the keys of actions that ``action_space`` is for."""
+        self._model = model
+        self.writer = (BlockWriter if in_batches else ObsWriter)(spec, observation_space)
+        self._read = (block_reader if in_batches else action_reader)(action_space, spec.actions, prefix)
+        self._rows = {key: np.zeros((size, *tensor.shape), tensor.dtype) for key, tensor in spec.obs}
+        self._obs = {key: torch.from_numpy(row) for key, row in self._rows.items()}
+
+    def choose(
+        self, observations: Any, state: Tensor, previous: PreviousSteps | None = None, deterministic: bool = False
+    ) -> Chosen:
+        """Raises BadObservation if the observations do not fit. previous: what a core also reads."""
+        self.writer.write(observations, self._rows)
+        if previous is not None:
+            previous.write(self._rows)
+        with OwnTorchState(), torch.inference_mode():
+            acted = self._model.act(self._obs, state, deterministic)
+        rows = {key: action.numpy() for key, action in acted.actions.items()}
+        return Chosen(self._read(rows), rows, acted.state)

@@ -1,0 +1,96 @@
+"""The result of an evaluation: all episodes, and their mean, deviation, interquartile mean and intervals."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sfactory import atomic
+from sfactory.errors import CannotSaveError
+from sfactory.experiment.summary import finite
+from sfactory.play.player import Episode, result_of
+from sfactory.statistics import Array, bootstrap_interval, interquartile_mean
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Episodes of a saved policy, in the order of their numbers, which determine their seeds.
+
+    played: what was played, and how: env, checkpoint, seed and so on.
+    """
+
+    played: Mapping[str, Any]
+    episodes: tuple[Episode, ...]
+
+    @cached_property
+    def returns(self) -> npt.NDArray[np.float64]:
+        """[N] - raw returns; with several agents the means of theirs."""
+        return np.array([episode.episode_return for episode in self.episodes], np.float64)
+
+    @property
+    def mean(self) -> float:
+        """Of the returns."""
+        return float(self.returns.mean())
+
+    @property
+    def std(self) -> float:
+        """The standard deviation of the returns, of a sample; nan of a single one."""
+        return float(self.returns.std(ddof=1)) if len(self.returns) > 1 else float("nan")
+
+    @property
+    def iqm(self) -> float:
+        """The interquartile mean of the returns."""
+        return float(interquartile_mean(self.returns))
+
+    @cached_property
+    def iqm_interval(self) -> tuple[float, float]:
+        """The 95% bootstrap interval of the interquartile mean."""
+        return bootstrap_interval(self.returns)
+
+    @cached_property
+    def mean_interval(self) -> tuple[float, float]:
+        """The 95% bootstrap interval of the mean."""
+        return bootstrap_interval(self.returns, statistic=_mean)
+
+    def summary(self) -> dict[str, Any]:
+        """What JSON holds: ``played``, and the numbers. Those that are not finite are None."""
+        numbers = {
+            "episode_return_std": self.std,
+            "episode_return_iqm": self.iqm,
+            "episode_return_mean_interval": list(self.mean_interval),
+            "episode_return_iqm_interval": list(self.iqm_interval),
+        }
+        result = {**result_of(self.played, self.episodes), **numbers}
+        return {name: finite(value) for name, value in result.items()}
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(self.summary(), allow_nan=False)
+
+    def write_csv(self, path: str | Path) -> None:
+        """A line for each episode: its number, return, length, and what else it reports. Raises CannotSaveError."""
+        names = sorted({name for episode in self.episodes for name in episode.stats})
+        text = io.StringIO()
+        rows = csv.writer(text, lineterminator="\n")
+        rows.writerow(["episode", "return", "length", *names])
+        for number, episode in enumerate(self.episodes):
+            stats = [episode.stats.get(name, "") for name in names]
+            rows.writerow([number, episode.episode_return, episode.length, *stats])
+        try:
+            atomic.write_text(Path(path), text.getvalue())
+        except OSError as error:
+            raise CannotSaveError(f"{path} could not be written: {error}; check the free space and rights") from error
+
+
+def _mean(returns: Array) -> Array:
+    means: Array = returns.mean(-1)
+    return means

@@ -1,0 +1,205 @@
+"""Loads a saved policy into a program, which asks it for actions: ``sfactory.load``.
+
+No process is started and no shared memory is allocated; the env is made only if it is asked for.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import secrets
+from pathlib import Path
+from typing import Any
+
+import gymnasium.spaces as spaces
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from sfactory.actor.previous_steps import PreviousSteps
+from sfactory.checkpoint.directory import Kind
+from sfactory.config.commands import SUFFIX, PolicyFlags
+from sfactory.errors import CheckpointError, ConfigError, RunDirError, named
+from sfactory.experiment.exported_policy import read_export
+from sfactory.experiment.saved_policy import SavedPolicy
+from sfactory.model.torch_state import OwnTorchState
+from sfactory.plain_spaces import space_of_plain
+from sfactory.play.action_chooser import ActionChooser
+from sfactory.play.rendering import AnyEnv
+from sfactory.spec import LAST_REWARD, EnvSpec
+from sfactory.tensor_spec import MASK_KEY
+
+Space = spaces.Space[Any]
+
+# What the texts for commands call what ``load`` calls otherwise.
+_ARGUMENTS = {"--trust_run_dir": "trust_run_dir", "--policy_index=": "policy=", "--load_checkpoint_kind=": "kind="}
+
+
+@dataclasses.dataclass
+class PolicyState:
+    """What a policy remembers of B episodes; ``act`` takes it and returns the next one.
+
+    memory: [B, S] float32; S is 0 without memory. reward: what the last action earned, a number or [B]: set it after
+    ``env.step`` for a policy that reads it (``--core_inputs reward``); no other needs it.
+    """
+
+    memory: torch.Tensor
+    reward: npt.ArrayLike | None = None
+    _previous: PreviousSteps | None = None
+    _actions: dict[str, npt.NDArray[Any]] = dataclasses.field(default_factory=dict)
+
+
+class Policy:
+    """A saved policy. It acts on the CPU, for observations as the run's env gives them, in the run's wrappers.
+
+    observation_space, action_space: of the env, or of one of its agents. saved: the run's config and the weights.
+    """
+
+    def __init__(self, saved: SavedPolicy, seed: int | None = None) -> None:
+        """``seed``: of the actions that are drawn. Raises CheckpointError as ``load``."""
+        spec = saved.state.spec
+        if spec is None or not spec.plain_spaces:
+            raise CheckpointError(
+                f"{saved.checkpoint} is of an older version, which did not save the spaces of the env: resume the run "
+                "for some steps, which saves them, or play it with python -m sfactory.enjoy"
+            )
+        self.saved, self._spec = saved, spec
+        self._model = saved.model(spec)
+        with OwnTorchState(), torch.random.fork_rng(devices=()):
+            torch.manual_seed(secrets.randbits(62) if seed is None else seed)
+            self._model.draw_privately()
+        try:
+            self._observed, chosen = map(space_of_plain, spec.plain_spaces)
+            self.observation_space, self.action_space = _spaces_of_kind(spec, self._observed, chosen)
+        except (AssertionError, KeyError, ValueError) as error:
+            raise CheckpointError(f"{saved.checkpoint} does not hold the spaces of an env: {named(error)}") from error
+        self._choosers: dict[tuple[int, bool], ActionChooser] = {}
+
+    def act(
+        self, obs: Any, state: PolicyState | None = None, *, deterministic: bool = False
+    ) -> tuple[Any, PolicyState]:
+        """An action for one observation, as the env takes it, and the state for the next one.
+
+        state: what the last call returned; None at the start of an episode. deterministic: the most probable action
+        instead of a random one. Raises BadObservation if ``obs`` is not of ``observation_space``.
+        """
+        actions, state = self.act_batch([obs], state, deterministic=deterministic)
+        return actions[0], state
+
+    def act_batch(
+        self,
+        observations: Any,
+        state: PolicyState | None = None,
+        *,
+        first: npt.ArrayLike | None = None,
+        deterministic: bool = False,
+    ) -> tuple[Any, PolicyState]:
+        """Actions for B observations, each of an episode of its own; otherwise as ``act``.
+
+        observations: a list of B, for which a list of actions is returned, or a batch as a vector env gives it ([B,
+        ...], or a Dict or tuple of these), for which a batch is. first: [B] bool - which begin an episode.
+        """
+        in_batches = not isinstance(observations, list)
+        size = len(_first_leaf(observations) if in_batches else observations)
+        memory = self._model.fresh_state(size) if state is None else state.memory
+        if len(memory) != size:
+            raise ValueError(f"the state is of {len(memory)} episodes, and there are {size} observations")
+        begins = np.zeros(size, bool) if first is None else np.broadcast_to(np.asarray(first, bool), (size,))
+        if begins.any():
+            memory = torch.where(torch.from_numpy(begins.copy()).unsqueeze(-1), 0.0, memory)
+        previous = self._before(state, size, begins)
+        shown = self._shown(observations) if in_batches else [self._shown(obs) for obs in observations]
+        chosen = self._chooser(size, in_batches).choose(shown, memory, previous, deterministic)
+        return chosen.actions, PolicyState(chosen.state, None, previous, chosen.rows)
+
+    def make_env(self, render_mode: str | None = None, **env_kwargs: Any) -> AnyEnv:
+        """The run's env in the run's wrappers, with ``env_kwargs`` beside those of the run.
+
+        Raises ConfigError if only the run's files name its code, unless the policy was loaded with trust_run_dir=True.
+        """
+        factory = self.saved.env_factory(self.saved.wanted)
+        return dataclasses.replace(factory, kwargs={**factory.kwargs, **env_kwargs}).either(render_mode)
+
+    def _before(self, state: PolicyState | None, size: int, begins: npt.NDArray[np.bool_]) -> PreviousSteps | None:
+        """The last actions and rewards, for a policy that reads them. The state stays as it is."""
+        if state is None or state._previous is None:
+            return PreviousSteps.of(self._spec, size)
+        previous = copy.deepcopy(state._previous)
+        if state.reward is None and LAST_REWARD in dict(self._spec.obs) and not begins.all():
+            raise ValueError("the policy reads the last reward: set state.reward after env.step")
+        rewards = np.broadcast_to(np.asarray(0.0 if state.reward is None else state.reward, float), (size,))
+        previous.record(state._actions, rewards, (), np.flatnonzero(begins).tolist())
+        return previous
+
+    def _chooser(self, size: int, in_batches: bool) -> ActionChooser:
+        """Kept, as a program asks for batches of few sizes."""
+        key = size, in_batches
+        if key not in self._choosers:
+            kind = self._spec.part_of
+            self._choosers[key] = ActionChooser(
+                *(self._model, self._spec, self._observed, self.action_space, size), in_batches=in_batches, prefix=kind
+            )
+        return self._choosers[key]
+
+    def _shown(self, obs: Any) -> Any:
+        """The observation, or batch, of an agent as NOTE [Unequal agents] has it."""
+        kind = self._spec.part_of
+        if not kind:
+            return obs
+        masked = isinstance(obs, dict) and MASK_KEY in obs
+        return {kind: obs, MASK_KEY: {kind: obs[MASK_KEY]}} if masked else {kind: obs}
+
+
+def load(
+    path: str | Path, policy: int = 0, kind: Kind = "latest", *, trust_run_dir: bool = False, seed: int | None = None
+) -> Policy:
+    """The policy that a run saved.
+
+    path: the folder of a run, a checkpoint file in it, or a file of ``python -m sfactory.export``. policy, kind: which
+        of a run: the number of the policy, and its newest, best or newest milestone checkpoint.
+    trust_run_dir: True imports networks of your own that the files name as module:Class. seed: of the actions.
+
+    Raises:
+        RunDirError, CheckpointError: there is no such run or checkpoint, it is damaged, or of an older version.
+        ConfigError: the files name code, and trust_run_dir is False; or there is no such policy.
+    """
+    return Policy(find_saved(path, policy, kind, trust_run_dir), seed)
+
+
+def find_saved(path: str | Path, policy: int = 0, kind: Kind = "latest", trust_run_dir: bool = False) -> SavedPolicy:
+    """What a path leads to, as ``load`` takes it. Raises as ``load``."""
+    path = Path(path)
+    try:
+        if path.is_file():
+            reads = read_export if path.name.endswith(SUFFIX) else SavedPolicy.of_file
+            return reads(path, trust_run_dir)
+        if not path.is_dir():
+            raise RunDirError(f"{path}: there is no such folder of a run, checkpoint or exported file in {Path.cwd()}")
+        run = path.absolute()
+        wanted = PolicyFlags(run.name, str(run.parent), kind, policy_index=policy, trust_run_dir=trust_run_dir)
+        return SavedPolicy.load(wanted)
+    except ConfigError as error:
+        problems = error.problems
+        for flag, argument in _ARGUMENTS.items():
+            problems = [problem.replace(flag, argument) for problem in problems]
+        raise ConfigError(problems) from error.__cause__
+
+
+def _spaces_of_kind(spec: EnvSpec, observed: Space, chosen: Space) -> tuple[Space, Space]:
+    """The spaces of an agent; where agents are unequal, as its env has them."""
+    kind = spec.part_of
+    if not kind:
+        return observed, chosen
+    assert isinstance(observed, spaces.Dict)
+    assert isinstance(chosen, spaces.Dict)
+    own, masks = observed.spaces[kind], observed.spaces.get(MASK_KEY)
+    if isinstance(masks, spaces.Dict) and kind in masks.spaces:
+        assert isinstance(own, spaces.Dict)
+        own = spaces.Dict([*own.spaces.items(), (MASK_KEY, masks.spaces[kind])])
+    return own, chosen.spaces[kind]
+
+
+def _first_leaf(observations: Any) -> Any:
+    while isinstance(observations, dict | tuple):
+        observations = next(iter(observations.values() if isinstance(observations, dict) else observations))
+    return observations

@@ -1,0 +1,284 @@
+"""Samples without a learner: ``sfactory.sampler`` gives trajectories to a program, which learns from them itself.
+
+Actors, policy workers, slots and weights are those of a run. The program is in the place of the learner: it takes
+batches, and sets the weights to act with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from sfactory.clock import BLOCK_S
+from sfactory.config.flags import assigned
+from sfactory.config.schema import Config
+from sfactory.errors import ConfigError, SFactoryError
+from sfactory.layout import Layout
+from sfactory.learner.batcher import Batcher, Inbox
+from sfactory.learner.learner import Publisher
+from sfactory.learner.staging import Staging
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.flat_state import FlatState
+from sfactory.model.torch_state import OwnTorchState
+from sfactory.planning.plan import Plan
+from sfactory.process.signals import Interrupts
+from sfactory.process.spawn import Spawner
+from sfactory.report.collector import ReportCollector
+from sfactory.runner.serial import SerialSampling
+from sfactory.seeds import Branch, seed_at
+from sfactory.shared.objects import SharedObjects
+from sfactory.shared.status import State
+from sfactory.spec import EnvSpec
+from sfactory.supervise.hang_detection import WorkerHangs
+from sfactory.supervise.process_group import ProcessGroup, Workload
+from sfactory.supervise.restarts import RestartBudget, WorkerReplacement
+from sfactory.supervise.supervisor import Supervisor
+
+
+class Trajectories(NamedTuple):
+    """B rows of T steps, time-major, on the CPU; valid until the next batch is asked for. See NOTE [Row life].
+
+    obs: {path: [T+1, B, ...]} as the network reads them. actions: {key: [T, B] int64 or [T, B, size] float32}.
+    rewards, log_probs, values: [T, B] float32 - raw rewards, and what was recorded when acting.
+    terminated, truncated: [T, B] bool. After a truncation obs[t+1] is the last of the episode, and step t+1 is no step.
+    valid: [T, B] bool - an env took the step. is_first: [T+1, B] bool - obs is the first of an episode.
+    policy_version: [T, B] int32 - of the weights that acted. rnn_states: [K+1, B, S] float32 - before each chunk of
+    ``--recurrence`` steps, and after the last one.
+    """
+
+    obs: dict[str, Tensor]
+    actions: dict[str, Tensor]
+    rewards: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    valid: Tensor
+    log_probs: Tensor
+    values: Tensor
+    policy_version: Tensor
+    is_first: Tensor
+    rnn_states: Tensor
+
+
+class Outputs(NamedTuple):
+    """Of the present model for a batch, with gradients. log_probs, entropy: [T, B]. values: [T+1, B]."""
+
+    log_probs: Tensor
+    values: Tensor
+    entropy: Tensor
+
+
+class Sampling(Protocol):
+    """The workers that fill slots."""
+
+    wait_s: float  # how long to wait for slots between two turns
+
+    def turn(self) -> None:
+        """Let them work; raises the fault that ends them."""
+
+    def close(self) -> None:
+        """End them, and close their envs."""
+
+
+class Sampler:
+    """Iterates over batches of trajectories without an end. Its parts are those of a run with one policy.
+
+    model: an ActorCritic on the CPU: learn it in place and call ``set_weights``, or set those of a copy.
+    version: how often weights were set. reports: statistics of finished episodes.
+    """
+
+    def __init__(self, config: Config, plan: Plan, spawner: Spawner, seed: int) -> None:
+        """Starts the workers. Raises ConfigError for what a sampler does not do."""
+        _require_one_policy(config, plan)
+        layout = dataclasses.replace(plan.layout, evaluators=0)
+        shared = SharedObjects(plan.spec, layout, plan.weight_bytes)
+        with OwnTorchState(), torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed_at(seed, Branch.LEARNER, 0))
+            self.model = ActorCritic(plan.spec, config.model)
+        self._publisher = Publisher(FlatState(self.model), shared.weights[0], 1)
+        self._publisher.publish(0)
+        row = shared.status.row(layout.learner_names[0])
+        row.set("state", State.RUNNING)
+        self._batcher = Batcher(Inbox(0, shared, row), layout.slots_until_trained)
+        self._area = _Rows(plan.spec, layout)
+        self.reports = ReportCollector(config, shared.actors_to_main, shared.learners_to_main, shared.status)
+        works = _TurnsHere if config.run.serial_mode else _Processes
+        self._workers: Sampling = works(config, plan, shared, spawner, seed, self.reports)
+
+    def __iter__(self) -> Iterator[Trajectories]:
+        return self
+
+    def __next__(self) -> Trajectories:
+        """The next batch of ``batch_size`` steps. Slots of the last one are free from now.
+
+        Raises SFactoryError if the workers cannot continue.
+        """
+        self._area.clear()
+        self._batcher.trained()
+        self._workers.turn()
+        while not self._batcher.advance(self._area, self._workers.wait_s):
+            self._workers.turn()
+        return self._area.trajectories()
+
+    @property
+    def version(self) -> int:
+        """How often weights were set: the policy version of those that act by now."""
+        return self._publisher.version
+
+    @property
+    def episode_return_mean(self) -> float | None:
+        """Of the last ``--stats_avg`` finished episodes; None before the first."""
+        return self.reports.episodes.returns.mean
+
+    def set_weights(self, weights: Mapping[str, Tensor] | None = None) -> None:
+        """Act with ``weights``, a state_dict of such a model; None: with those of ``model`` as they are.
+
+        Raises DivergedError if one is not finite, and RuntimeError from torch if they do not fit.
+        """
+        if weights is not None:
+            self.model.load_state_dict(weights)
+        self._publisher.publish(self.version + 1)
+
+    def forward(self, batch: Trajectories) -> Outputs:
+        """What ``model`` gives for a batch, with gradients: log-probabilities of its actions, values, entropy."""
+        steps, rows = batch.rewards.shape
+        recurrence = steps // (len(batch.rnn_states) - 1)
+        unrolled = self.model.unroll(batch.obs, batch.rnn_states[:-1], batch.is_first, recurrence)
+        distribution = self.model.distribution(unrolled.dist_params)
+        taken = {key: action.flatten(0, 1) for key, action in batch.actions.items()}
+        log_probs, entropy = distribution.log_prob(taken), distribution.entropy()
+        values = self.model.value_head.denormalize(unrolled.values)
+        return Outputs(log_probs.view(steps, rows), values, entropy.view(steps, rows))
+
+    def close(self) -> None:
+        """End all workers."""
+        self._workers.close()
+
+
+class _Rows(Staging):
+    """A staging area with truncations, which our own learner does not need."""
+
+    def __init__(self, spec: EnvSpec, layout: Layout) -> None:
+        super().__init__(spec, layout, pin=False)
+        self.scalars["truncated"] = torch.zeros_like(self.scalars["terminated"])
+        self._scalar_views["truncated"] = self.scalars["truncated"].numpy()
+
+    def trajectories(self) -> Trajectories:
+        """Views of the rows."""
+        of = self.scalars
+        return Trajectories(
+            obs=self.obs,
+            actions=self.actions,
+            rewards=of["reward"],
+            terminated=of["terminated"],
+            truncated=of["truncated"],
+            valid=of["valid"],
+            log_probs=of["log_prob"],
+            values=of["value"],
+            policy_version=of["policy_version"],
+            is_first=self.is_first,
+            rnn_states=self.rnn_states,
+        )
+
+
+class _TurnsHere:
+    """Envs and policy live in this process, and work while a batch is awaited."""
+
+    wait_s = 0.0
+
+    def __init__(
+        self,
+        config: Config,
+        plan: Plan,
+        shared: SharedObjects,
+        spawner: Spawner,
+        seed: int,
+        reports: ReportCollector,
+    ) -> None:
+        self._spawner, self._reports = spawner, reports
+        self._sampling = SerialSampling(config, shared, seed, 0, plan.device)
+        spawner.envs_live_here(True)
+        with self._closing_on_error():
+            self._sampling.make()
+
+    def turn(self) -> None:
+        """See Sampling."""
+        self._sampling.turn()
+        self._reports.poll()
+
+    def close(self) -> None:
+        """See Sampling."""
+        self._sampling.envs.close()
+        self._spawner.envs_live_here(False)
+
+    @contextlib.contextmanager
+    def _closing_on_error(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.close)
+            yield
+            stack.pop_all()
+
+
+class _Processes:
+    """Actors and policy workers as processes, which are supervised while a batch is awaited."""
+
+    wait_s = BLOCK_S
+
+    def __init__(
+        self,
+        config: Config,
+        plan: Plan,
+        shared: SharedObjects,
+        spawner: Spawner,
+        seed: int,
+        reports: ReportCollector,
+    ) -> None:
+        workload = Workload(config, seed, 0, plan.device, plan.cores, [None])
+        self._group = group = ProcessGroup(spawner, shared, workload)
+        self._reports, self._interrupts = reports, Interrupts()  # signals are the program's own
+        budget = RestartBudget("max_worker_restarts", config.sampling.max_worker_restarts)
+        step_s, reset_s = config.sampling.step_timeout_seconds, config.sampling.reset_timeout_seconds
+        self._supervisor = Supervisor(
+            *(group, shared.control, shared.status, self._interrupts, reset_s, False),
+            replacement=WorkerReplacement(group, shared, budget),
+            hangs=WorkerHangs(group, step_s, reset_s, lambda: reports.reading_since),
+        )
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.close)
+            group.start(learners=False)
+            reports.start()
+            stack.pop_all()
+
+    def turn(self) -> None:
+        """See Sampling."""
+        goes_on = self._supervisor.turn(0.0)
+        if self._supervisor.failure is not None:
+            raise self._supervisor.failure
+        if not goes_on:
+            raise SFactoryError("the processes of the sampler have ended, as it was closed")
+
+    def close(self) -> None:
+        """See Sampling. Processes that do not end by themselves are killed after some seconds."""
+        try:
+            self._supervisor.stop()
+        finally:
+            self._group.kill()
+            self._reports.stop()
+            self._interrupts.restore()
+
+
+def _require_one_policy(config: Config, plan: Plan) -> None:
+    """Raise ConfigError for runs in which there is more to do than to sample for one learner."""
+    problems = []
+    if plan.layout.num_policies > 1:
+        problems.append(f"{assigned('num_policies', plan.layout.num_policies)}: a sampler has one policy; leave it out")
+    if plan.layout.opponents:
+        problems.append("--opponent_pool: a sampler has no past versions to play against; leave it out")
+    if plan.layout.resident:
+        problems.append(f"--env={config.run.env}: a TensorEnv needs no sampler: step it where the network is")
+    if problems:
+        raise ConfigError(problems)

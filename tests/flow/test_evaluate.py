@@ -1,0 +1,89 @@
+"""evaluate plays exactly so many episodes, the same ones in any number of processes, and names what fails."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sfactory.errors import ExitCode
+from sfactory.play.evaluation import Evaluation
+from sfactory.play.player import Episode
+from tests.support.saved_run import TRUSTED, save_run
+from tests.support.warm_process import finished
+
+FAULTY = "sfactory_envs.synthetic.faulty:Faulty"
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def evaluate(*argv: str, code: int = 0) -> tuple[dict[str, Any], str]:
+    """The result, {} if there is none, and what was written to stderr."""
+    done = finished("sfactory.evaluate", "--experiment=run", TRUSTED, *argv, cwd=Path.cwd())
+    assert done.returncode == code, done.stderr
+    return (json.loads(done.stdout) if done.stdout else {}), done.stderr
+
+
+def test_episodes_are_the_same_in_any_number_of_processes() -> None:
+    save_run(certainty=0.5)
+    common = ("--episodes=7", "--seed=3", '--env_kwargs={"length": 6}')
+
+    alone, _ = evaluate(*common, "--workers=1", "--csv=alone.csv")
+    three, shown = evaluate(*common, "--workers=3", "--csv=three.csv")
+
+    assert Path("alone.csv").read_text() == Path("three.csv").read_text()
+    rows = list(csv.DictReader(Path("three.csv").read_text().splitlines()))
+    assert [int(row["episode"]) for row in rows] == list(range(7))
+    assert {row["length"] for row in rows} == {"6"}
+    returns = [float(row["return"]) for row in rows]
+    assert len(set(returns)) > 1
+    assert (alone.pop("workers"), three.pop("workers")) == (1, 3)
+    assert alone == three
+    assert three["env_kwargs"] == {"num_contexts": 4, "length": 6}
+    assert three["episodes"] == 7
+    assert three["episode_return_mean"] == pytest.approx(np.mean(returns))
+    assert three["episode_return_std"] == pytest.approx(np.std(returns, ddof=1))
+    assert three["episode_return_iqm"] == pytest.approx(np.mean(sorted(returns)[1:-1]))
+    low, high = three["episode_return_iqm_interval"]
+    assert low < three["episode_return_iqm"] < high
+    assert "7 of 7 episodes" in shown
+
+
+def test_an_env_that_fails_hangs_or_dies_is_named() -> None:
+    save_run(env=FAULTY, env_kwargs={}, reset_timeout_seconds=3.0)
+
+    for kwargs, code, text in (
+        ({"raise_at": 3}, ExitCode.FAULTS, "EnvFault"),
+        ({"hang_at": 3}, ExitCode.REFUSED, "--reset_timeout_seconds=3"),
+        ({"signal_at": 3}, ExitCode.REFUSED, "its process died"),
+        ({"raise_in_constructor": True}, ExitCode.REFUSED, "EnvFault"),
+    ):
+        result, shown = evaluate("--episodes=4", "--workers=2", f"--env_kwargs={json.dumps(kwargs)}", code=code)
+        assert result == {}
+        assert text in shown
+
+
+def test_what_cannot_be_played_is_refused() -> None:
+    save_run()
+    Path("mine.csv").write_text("mine")
+
+    _, shown = evaluate("--episodes=0", "--csv=mine.csv", code=ExitCode.REFUSED)
+
+    assert "--episodes=0: must be at least 1" in shown
+    assert "--csv=mine.csv: exists already" in shown
+
+
+def test_one_episode_has_no_deviation() -> None:
+    one = Evaluation({}, (Episode(2.0, 3, {}),))
+
+    assert (one.mean, one.iqm, one.iqm_interval, one.mean_interval) == (2.0, 2.0, (2.0, 2.0), (2.0, 2.0))
+    assert math.isnan(one.std)
+    assert one.summary()["episode_return_std"] is None

@@ -1,0 +1,73 @@
+"""A sampler gives whole trajectories of the weights that were set last, and ends with its faults."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+import sfactory
+from sfactory.errors import ConfigError, DivergedError, EnvError, SFactoryError
+from tests.support.launches import SHORT
+from tests.support.long import long
+
+FLAGS: dict[str, Any] = {**SHORT, "env": "CartPole-v1", "max_episode_steps": 5, "seed": 1}
+
+
+@pytest.mark.parametrize(
+    "layout", [{"serial_mode": True}, {"inference": "local"}, long({"inference": "central"})], ids=str
+)
+def test_batches_are_trajectories_of_the_weights_that_were_set(layout: dict[str, Any]) -> None:
+    flags = {**FLAGS, **layout, "use_rnn": True, "async_rl": False}
+    with sfactory.sampler(**flags) as sampler:
+        first = next(sampler)
+        shape = first.rewards.shape
+        assert shape == (16, 8)
+        assert first.obs["obs"].shape == (17, 8, 4)
+        own = sampler.forward(first)
+        assert torch.allclose(own.log_probs[first.valid], first.log_probs[first.valid], atol=1e-5)
+        assert torch.allclose(own.values[:-1][first.valid], first.values[first.valid], atol=1e-4)
+        for batch, version in zip(sampler, range(1, 4), strict=False):
+            assert int(batch.policy_version[batch.valid].min()) == sampler.version == version - 1
+            time, row = (index[0] for index in (batch.truncated[:-2].nonzero(as_tuple=True)))
+            assert not batch.valid[time + 1, row]
+            assert batch.is_first[time + 2, row]
+            assert not (batch.truncated & batch.terminated).any()
+            (-sampler.forward(batch).log_probs.mean()).backward()
+            weights = {name: weight + 0.01 for name, weight in sampler.model.state_dict().items()}
+            sampler.set_weights(weights)
+            assert sampler.version == version
+        assert sampler.episode_return_mean is not None
+        assert 1.0 <= sampler.episode_return_mean <= 5.0
+        broken = {name: weight * float("nan") for name, weight in weights.items()}
+        with pytest.raises(DivergedError):
+            sampler.set_weights(broken)
+
+
+def test_a_killed_actor_is_replaced_and_one_too_many_ends_the_sampler() -> None:
+    with sfactory.sampler(**{**FLAGS, "inference": "local", "max_worker_restarts": 1}) as sampler:
+        next(sampler)
+
+        def kill() -> None:
+            (actor,) = (each for each in psutil.Process().children(recursive=True) if each.name() == "sf-actor-0")
+            actor.kill()
+
+        kill()
+        for _ in range(5):
+            next(sampler)
+        kill()
+        with pytest.raises(SFactoryError, match="sf-actor-0"):
+            list(itertools.islice(sampler, 1000))
+
+
+def test_what_a_sampler_does_not_do_is_refused() -> None:
+    for flags, error in (
+        ({"num_policies": 2, "num_envs_per_worker": 8}, ConfigError),
+        ({"gama": 1}, ConfigError),
+        ({"env": "sfactory_envs.synthetic.bandit:Bandit", "env_kwargs": {"num_contexts": 1}}, EnvError),
+    ):
+        with pytest.raises(error), sfactory.sampler(**{**FLAGS, "max_episode_steps": 0, **flags}):
+            pass

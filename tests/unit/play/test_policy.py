@@ -1,0 +1,211 @@
+"""A loaded policy acts as enjoy does, from a run, a checkpoint or an export, and imports no code of strangers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import sfactory
+from sfactory import export
+from sfactory.checkpoint.directory import CheckpointDir
+from sfactory.config.flags import config_of
+from sfactory.config.saved_config import write_config
+from sfactory.env.conversion import BadObservation
+from sfactory.errors import CheckpointError, ConfigError, RunDirError
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.plain_spaces import plain_space, space_of_plain
+from sfactory.play.player import Player
+from sfactory.play.rendering import show_nothing
+from sfactory.spec import EnvSpec
+from tests.support.saved_run import payload, save_run
+
+POINT = spaces.Box(-1, 1, (3,), np.float32)
+BOUNDS = spaces.Box(np.array([0, -5], np.float32), np.array([1, np.inf], np.float32))
+TREE = spaces.Dict(grip=spaces.Tuple((spaces.Discrete(3), BOUNDS)), mode=spaces.MultiDiscrete([2, 4]))
+SEEN = spaces.Dict(where=POINT, kind=spaces.Discrete(3, start=2), name=spaces.Text(5))
+MASKED = spaces.Dict(view=POINT, action_mask=spaces.MultiBinary(4))
+
+
+class Anything(gymnasium.Env[Any, Any]):
+    """Shows samples of its space, in episodes of 5 steps; observations and taken actions are kept."""
+
+    def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
+        self.shown: list[Any] = []
+        self.taken: list[Any] = []
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.observation_space.seed(seed)
+        self.steps = 0
+        return self._observed(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.taken.append(action)
+        self.steps += 1
+        return self._observed(), 0.5 * self.steps, self.steps == 5, False, {}
+
+    def _observed(self) -> Any:
+        self.shown.append(self.observation_space.sample())
+        if isinstance(self.shown[-1], dict) and "action_mask" in self.shown[-1]:
+            self.shown[-1]["action_mask"][1] = 1
+        return self.shown[-1]
+
+
+def saved_run(spec: EnvSpec, flags: dict[str, Any], experiment: str = "run", policy: int = 0) -> ActorCritic:
+    """A run with weights drawn at random in ./train_dir; returns the model."""
+    run_dir = Path("train_dir") / experiment
+    run_dir.mkdir(parents=True, exist_ok=True)
+    config = config_of({"env": "CartPole-v1", "experiment": experiment, **flags})
+    write_config(run_dir, config, {})
+    model = ActorCritic(spec.for_model(config.model), config.model).eval()
+    saved = {**payload(1.0), "model": model.state_dict(), "env_spec": model.spec.plain()}
+    CheckpointDir(run_dir / f"checkpoint_p{policy}", 2).save(saved, train_step=7, env_steps=70)
+    return model
+
+
+def _numbers(action: Any) -> list[float]:
+    """All numbers of actions of any structure."""
+    if isinstance(action, dict | list | tuple):
+        return [
+            number for part in (action.values() if isinstance(action, dict) else action) for number in _numbers(part)
+        ]
+    return list(np.ravel(action).astype(float))
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("seen", "chosen", "flags"),
+    [
+        (POINT, spaces.Discrete(4, start=-1), {}),
+        (SEEN, TREE, {"ignore_obs_keys": ("name",), "use_rnn": True, "core_inputs": ("action", "reward")}),
+        (MASKED, spaces.Discrete(4), {"use_rnn": True, "rnn_type": "lstm"}),
+        (spaces.Box(0, 255, (36, 36, 3), np.uint8), BOUNDS, {"continuous_distribution": "squashed"}),
+    ],
+    ids=["vector", "tree", "masked", "image"],
+)
+def test_it_acts_as_a_player_does(
+    seen: spaces.Space[Any], chosen: spaces.Space[Any], flags: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    env = Anything(seen, chosen)
+    flags = {"encoder_mlp_layers": (8,), "rnn_size": 8, **flags}
+    model = saved_run(EnvSpec.of_spaces(seen, chosen), flags)
+    list(Player(env, model.spec, model, show_nothing, name="any", deterministic=True).episodes(2, 99, seed=1))
+    assert export.main(["--experiment=run", "--out=one.safetensors"]) == 0
+    (checkpoint,) = Path("train_dir/run/checkpoint_p0").glob("*.pth")
+
+    for source in ("train_dir/run", checkpoint, "one.safetensors"):
+        policy = sfactory.load(source)
+        assert policy.action_space == chosen
+        assert source != checkpoint or plain_space(policy.observation_space)[:1] == plain_space(seen)[:1]
+        taken = []
+        for first in (0, 6):
+            state = None
+            for step in range(5):
+                action, state = policy.act(env.shown[first + step], state, deterministic=True)
+                state.reward = 0.5 * (step + 1)
+                taken.append(action)
+        assert str(taken) == str(env.taken)
+        assert all(map(chosen.contains, taken))
+    batch, _ = policy.act_batch([env.shown[0], env.shown[6]], deterministic=True)
+    assert np.allclose(_numbers(batch), _numbers([env.taken[0], env.taken[5]]), atol=1e-5)
+    capsys.readouterr()
+
+
+def test_a_batch_of_a_vector_env_gives_a_batch_and_rows_begin_episodes() -> None:
+    saved_run(EnvSpec.of_spaces(POINT, TREE), {"use_rnn": True, "encoder_mlp_layers": (8,), "rnn_size": 8})
+    policy = sfactory.load("train_dir/run", seed=1)
+    batch = np.random.default_rng(1).uniform(-1, 1, (3, 3)).astype(np.float32)
+
+    actions, state = policy.act_batch(batch)
+    assert actions["mode"].shape == (3, 2)
+    assert actions["grip"][1].shape == (3, 2)
+    again, _ = policy.act_batch(batch, state, first=[True, False, True], deterministic=True)
+    fresh, _ = policy.act_batch(batch, deterministic=True)
+    went_on, _ = policy.act_batch(batch, state, deterministic=True)
+
+    assert str(again["grip"][1][[0, 2]]) == str(fresh["grip"][1][[0, 2]])
+    assert str(again["grip"][1][1]) == str(went_on["grip"][1][1])
+    assert str(again["grip"][1][1]) != str(fresh["grip"][1][1])
+    with pytest.raises(ValueError, match="of 3 episodes"):
+        policy.act_batch(batch[:2], state)
+    with pytest.raises(BadObservation, match="shape"):
+        policy.act(np.zeros(4, np.float32))
+
+
+def test_a_policy_that_reads_rewards_wants_them() -> None:
+    saved_run(EnvSpec.of_spaces(POINT, TREE), {"use_rnn": True, "core_inputs": ("reward",)})
+    policy = sfactory.load("train_dir/run")
+
+    _, state = policy.act(np.zeros(3, np.float32))
+
+    with pytest.raises(ValueError, match=r"state\.reward"):
+        policy.act(np.zeros(3, np.float32), state)
+
+
+def test_policies_of_a_run_and_of_unequal_agents_are_loaded_by_number() -> None:
+    whole = EnvSpec.of_spaces(
+        spaces.Dict(cat=POINT, dog=spaces.Dict(smell=BOUNDS), action_mask=spaces.Dict(dog=spaces.MultiBinary(4))),
+        spaces.Dict(cat=BOUNDS, dog=spaces.Discrete(4)),
+    )
+    flags = {"num_policies": 2, "encoder_mlp_layers": (8,), "normalize_input": False}
+    for number, kind in enumerate(("cat", "dog")):
+        saved_run(whole.part(kind), flags, policy=number)
+
+    cat, dog = (sfactory.load("train_dir/run", policy=number) for number in (0, 1))
+
+    assert (cat.observation_space, cat.action_space) == (POINT, BOUNDS)
+    assert cat.act(np.zeros(3, np.float32))[0].shape == (2,)
+    smelled = spaces.Dict([("smell", BOUNDS), ("action_mask", spaces.MultiBinary(4))])
+    assert (dog.observation_space, dog.action_space) == (smelled, spaces.Discrete(4))
+    only = {"smell": np.zeros(2, np.float32), "action_mask": np.array([0, 0, 1, 0], np.int8)}
+    assert {int(dog.act(only)[0]) for _ in range(9)} == {2}
+    with pytest.raises(ConfigError, match="policy=2"):
+        sfactory.load("train_dir/run", policy=2)
+
+
+def test_what_cannot_be_loaded_is_refused_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    save_run("older")
+    flags = {"encoder": "tests.support.networks:Attention", "encoder_mlp_layers": (512, 512)}
+    saved_run(EnvSpec.of_spaces(POINT, TREE), flags, "own")
+    export.main(["--experiment=own", "--trust_run_dir=True", "--out=own.safetensors"])
+    Path("damaged.safetensors").write_bytes(b"12345678 no such file")
+    Path("alone.pth").write_bytes(b"")
+    capsys.readouterr()
+
+    for source, error, text in (
+        ("train_dir/no", RunDirError, "there is no such folder"),
+        ("train_dir/older", CheckpointError, "resume the run"),
+        ("train_dir/own", ConfigError, "trust_run_dir=True"),
+        ("own.safetensors", ConfigError, "trust_run_dir=True"),
+        ("damaged.safetensors", CheckpointError, "is no file that"),
+        ("alone.pth", RunDirError, r"config\.json"),
+    ):
+        with pytest.raises(error, match=text) as caught:
+            sfactory.load(source)
+        assert "--" not in str(caught.value).replace("--encoder", "")
+    assert sfactory.load("train_dir/own", trust_run_dir=True).observation_space == POINT
+
+
+@pytest.mark.parametrize(
+    "space", [POINT, TREE, SEEN, MASKED, spaces.MultiBinary([2, 3]), spaces.Box(0, 9, (2,), np.int64)]
+)
+def test_spaces_are_as_before_in_json(space: spaces.Space[Any]) -> None:
+    again = space_of_plain(json.loads(json.dumps(plain_space(space))))
+
+    if space is SEEN:
+        assert again["where"] == POINT  # type: ignore[index]
+    else:
+        assert again == space
+    for wrong in (None, [], ["Box", 1], ["Dict", 3], ["Discrete", "x", 1, "int64"]):
+        with pytest.raises(ValueError, match="not"):
+            space_of_plain(wrong)
