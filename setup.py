@@ -49,7 +49,7 @@ setup(
     python_requires=">=3.11",
     packages=[*find_packages(include=["sfactory", "sfactory.*"]), *ENV_PACKAGES],
     package_dir={"sfactory_envs": "envs"},
-    package_data={"sfactory": ["py.typed", "config/*.json"], "sfactory_envs": ["py.typed"]},
+    package_data={"sfactory": ["py.typed", "config/*.json", "cli/starter/*"], "sfactory_envs": ["py.typed"]},
     install_requires=[
         "torch>=2.10",
         "numpy>=2",
@@ -58,7 +58,6 @@ setup(
         "tensorboardX",
         "threadpoolctl",
         "pyyaml",
-        "tqdm",
     ],
     extras_require={
         "atari": ATARI,
@@ -102,16 +101,17 @@ setup(
             "mypy",
             "nbclient",
             "psutil",
+            "pyte",
             "pytest",
             "pytest-timeout",
             "pytest-xdist",
             "ruff",
             "types-PyYAML",
             "types-psutil",
-            "types-tqdm",
         ],
     },
     entry_points={
+        "console_scripts": ["sfactory = sfactory.__main__:main"],
         "sfactory.envs": [
             "atari = sfactory_envs.atari:FAMILY",
             "box2d = sfactory_envs.box2d:FAMILY",

@@ -47,8 +47,9 @@ TARGET = DOCS / "flags.md"
 RELATIONS = (SAME, RENAMED, REPLACED, PLANNED, DROPPED)
 # Words that commands take besides the flags of the schema.
 WORDS = {
-    "help": "print all flags with type, default, range and meaning; with --env, with the defaults that hold for it",
-    CONFIG_FLAG: "YAML, TOML or JSON file with a flat mapping of flag names to values (taken by train alone)",
+    "help": "print the most important flags; --help=all: all with type, default, range and meaning; --help=SECTION, "
+    "--help=FLAG: some of them; with --env, with the defaults that hold for it",
+    CONFIG_FLAG: "YAML, TOML or JSON file of flags and their values, with or without their sections (train alone)",
     PRINT_CONFIG_FLAG: "print all flags with their values and sources, as such a JSON file, and stop (train alone)",
     ALGO_FLAG: "APPO, which is what sfactory does in any case: for Sample Factory's command lines (train alone)",
 }
@@ -70,7 +71,7 @@ it, and a test fails where it is out of date.
 Flags are `--name=value` or `--name value`, with dashes or underscores; booleans are `True` or `False` (without a
 value: `True`); lists are separated by spaces; whole numbers may be 10k, 2.5M or 1e6; nothing is abbreviated.
 Families of environments have defaults of their own:
-`python -m sfactory.train --env=CartPole-v1 --help` shows those of one environment.
+`sfactory train --env=CartPole-v1 --help=all` shows those of one environment.
 
 The words of the map:
 

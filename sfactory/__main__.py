@@ -1,21 +1,41 @@
-"""``python -m sfactory`` lists the commands."""
+"""The command ``sfactory``, also as ``python -m sfactory``: runs a subcommand, or lists them."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+from collections.abc import Sequence
+from importlib import import_module
 
-USAGE = """sfactory's commands:
-  python -m sfactory.train --env=ENV [flags]           train (--help lists the flags)
-  python -m sfactory.enjoy --experiment=NAME [flags]   play what was trained
-  python -m sfactory.evaluate --experiment=NAME        episodes in several processes, with intervals
-  python -m sfactory.export --experiment=NAME --out=FILE.safetensors   its weights as a file
-  python -m sfactory.plot population RUN               a picture of a population
-  python -m sfactory.match RUN ...                     its policies against each other
-  python -m sfactory.check_env --env=ENV               what is wrong with an environment
-  python -m sfactory.envs [FAMILY]                     environments by name, and what each family needs
-  python -m sfactory.launcher --run=WHAT [flags]       many runs
-"""
+from sfactory import __version__
+from sfactory.cli.commands import installed, overview
+from sfactory.config.flags import did_you_mean, shown
+from sfactory.errors import ExitCode
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the subcommand that ``argv`` (default: the command line) begins with; returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    name, known = (arguments[0] if arguments else "").replace("_", "-"), installed()
+    if name in ("--help", "-h"):
+        print(overview(), end="")
+        return int(ExitCode.DONE)
+    if name == "--version":
+        print(__version__)
+        return int(ExitCode.DONE)
+    if name not in known:
+        if name:
+            near = did_you_mean(name, known, prefix="sfactory ")
+            print(f"error: {shown(name)!r}: there is no such command{near}", file=sys.stderr)
+        print(overview(), end="", file=sys.stderr)
+        return int(ExitCode.REFUSED)
+    with contextlib.suppress(FileNotFoundError):  # the subcommand says that the folder is gone
+        if os.getcwd() not in sys.path:  # as with python -m; a script has its own folder there
+            sys.path.insert(0, os.getcwd())
+    code: int = import_module(known[name].module).main([*known[name].words, *arguments[1:]])
+    return code
+
 
 if __name__ == "__main__":
-    print(USAGE, end="", file=sys.stderr)
-    sys.exit(2)
+    sys.exit(main())

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sfactory.clock import now
-from sfactory.config.argv import words_of
+from sfactory.config.argv import asks_for_help, words_of
 from sfactory.config.commands import read_evaluate_line
 from sfactory.config.flags import values_of
 from sfactory.config.import_strings import objects_of_program
@@ -244,7 +244,7 @@ def _arguments(flags: Mapping[str, object] | Sequence[str]) -> list[str]:
     words = [] if isinstance(flags, str) else list(flags)
     if isinstance(flags, str) or not all(isinstance(word, str) for word in words):
         raise ConfigError(["flags must be a mapping of names to values, or a list of words such as --env=CartPole-v1"])
-    if "--help" in words or "-h" in words:
+    if asks_for_help(words):
         raise ConfigError(["--help: trains nothing; docs/flags.md lists all flags"])
     if any(word.startswith(("--print_config", "--print-config")) for word in words):
         raise ConfigError(["--print_config: trains nothing; python -m sfactory.train prints them"])

@@ -1,6 +1,7 @@
 """Trains: ``python -m sfactory.train --env=ENV [flags]``; with ``--benchmark=True`` it measures throughput instead.
 
-stdout carries one JSON line; everything else goes to stderr, where the last line is ``RESULT ...``.
+stdout carries one JSON line, or on a terminal the same for people to read; everything else goes to stderr, where the
+last line is ``RESULT ...``.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sfactory.clock import now
+from sfactory.config.argv import asks_for_help
 from sfactory.errors import ExitCode
-from sfactory.process.command import Command, CommandModule, importing_torch, train_command
+from sfactory.process.command import Command, CommandModule, importing_torch, show_result, train_command
 from sfactory.process.signals import signals_held_back
 from sfactory.system.cores import set_for_children
 
@@ -31,26 +33,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     with _TrainCommand(arguments) as command:
         # A signal inside an import would leave half a module, and the answer to a signal needs these two.
         with signals_held_back():
-            import sfactory.experiment.summary  # noqa: F401
             from sfactory.config.resolve import read_command_line
+
+            if not asks_for_help(arguments):  # that comes at once: this imports numpy
+                import sfactory.experiment.summary  # noqa: F401
 
         resolved = read_command_line(arguments)
         # Imported only now, so that a mistyped flag is reported at once. torch comes with the session, while the fork
         # server imports it too.
-        with importing_torch(f"starting {resolved.config.run.env}"):
+        report = resolved.config.report
+        with importing_torch("" if report.quiet else f"starting {resolved.config.run.env}"):
             from sfactory.process.spawn import Spawner
 
             spawner = Spawner()
             spawner.open()
             from sfactory.runner.session import Session
 
-        logging.basicConfig(level=logging.INFO, format="[%(asctime)s] %(message)s", datefmt="%H:%M:%S")
+        logging.basicConfig(
+            level=logging.WARNING if report.quiet else report.level,
+            format="[%(asctime)s] %(message)s",
+            datefmt="%H:%M:%S",
+        )
         session = Session(resolved, arguments, spawner, command.interrupts, _STARTED_AT)
         if resolved.config.benchmark.benchmark:
-            print(session.benchmark().to_json(), flush=True)
+            show_result(session.benchmark().to_dict())
         else:
             outcome = session.train()
-            print(outcome.summary.to_json(), flush=True)
+            show_result(outcome.summary.to_dict())
             if outcome.error is not None:
                 command.exit_code = int(outcome.error.exit_code)
             elif outcome.status == "interrupted":
@@ -69,7 +78,7 @@ class _TrainCommand(Command):
         """Report what an earlier session has reached; it is still valid."""
         earlier = self._print_end("interrupted", "", can_resume=True)
         if earlier is not None:
-            print(dataclasses.replace(earlier, status="interrupted").to_json(), flush=True)
+            show_result(dataclasses.replace(earlier, status="interrupted").to_dict())
 
     def on_failure(self, cause: str) -> None:
         """Say how to try again, unless it would be refused again."""

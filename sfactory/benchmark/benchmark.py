@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 
 from sfactory.benchmark.pure_simulation import pure_simulation
@@ -36,9 +35,9 @@ class BenchmarkResult:
     waiting: dict[str, float]
     bound_by: str | None
 
-    def to_json(self) -> str:
-        """One line of JSON."""
-        return json.dumps(asdict(self), allow_nan=False)
+    def to_dict(self) -> dict[str, object]:
+        """Plain values."""
+        return asdict(self)
 
 
 class Benchmark:

@@ -13,7 +13,7 @@ import numbers
 import os
 import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
 
@@ -35,9 +35,12 @@ ALGO = Flag(ALGO_FLAG, "", str, "APPO", FlagInfo("the algorithm"))
 
 @dataclass
 class CommandLine(Reading):
-    """The content of a command line. ``words``: values of what is no flag of a run, such as --config."""
+    """The content of a command line. ``words``: values of what is no flag of a run, such as --config.
 
-    help: bool = False
+    help: what is to be explained, "" for the most important; None if ``--help`` was not given.
+    """
+
+    help: str | None = None
     words: dict[str, object] = field(default_factory=dict)
 
 
@@ -49,8 +52,9 @@ def scan(argv: Sequence[str], flags: Mapping[str, Flag]) -> CommandLine:
     while position < len(argv):
         token = argv[position]
         position += 1
-        if token in ("--help", "-h"):
-            line.help = True
+        if asks_for_help([token]):
+            topic = token.partition("=")[2] or "".join(argv[position : position + 1])
+            line.help = "" if topic.startswith("-") else topic.replace("-", "_")
             continue
         if not token.startswith("--") or token.lstrip("-")[:1] in ("", "="):
             line.problems.append(_stray(token, argv[position - 2] if position > 1 else "", flags))
@@ -75,6 +79,11 @@ def scan(argv: Sequence[str], flags: Mapping[str, Flag]) -> CommandLine:
                 line.problems.append(f"--{name}: needs a value{_value_advice(flags[name])}")
                 line.broken.add(name)
     return line
+
+
+def asks_for_help(words: Iterable[str]) -> bool:
+    """Whether ``--help``, ``--help=TOPIC`` or ``-h`` is among ``words``."""
+    return any(word == "-h" or word.partition("=")[0] == "--help" for word in words)
 
 
 def _following(tokens: Sequence[str], flag: Flag | None) -> list[str]:

@@ -51,7 +51,7 @@ class Command(Generic[Settings]):
         and raises SystemExit(0), whatever else is wrong.
         """
         line = scan(argv, self.flags)
-        if line.help:
+        if line.help is not None:
             print(command_help(*self._help, self.flags.values()), end="", flush=True)
             raise SystemExit(0)
         settings = self._kind(**line.values)

@@ -32,7 +32,10 @@ class ConfigFile(Reading):
 
 
 def read_config_file(path: str) -> ConfigFile:
-    """Read a flat mapping of flag names, or a run's config.json. Problems are collected, not raised."""
+    """Read a mapping of flag names, with or without their sections around them, or a run's config.json.
+
+    Problems are collected, not raised.
+    """
     where = assigned(CONFIG_FLAG, path)
     form, parse = _FORMS.get(Path(path).suffix, ("YAML", _strict_yaml))
     try:
@@ -45,18 +48,19 @@ def read_config_file(path: str) -> ConfigFile:
     if data is None:
         return ConfigFile()
     if not isinstance(data, Mapping):
-        return ConfigFile(problems=[f"{where}: must be a flat mapping of flag names, with lines like gamma: 0.99"])
+        return ConfigFile(problems=[f"{where}: must be a mapping of flag names, with lines like gamma: 0.99"])
     if "format_version" in data and isinstance(data.get("config"), Mapping):
         return _read_mapping(where, data["config"], ConfigFile(of_run=True))
     return _read_mapping(where, data, ConfigFile())
 
 
 def _strict_yaml(text: str) -> object:
-    """YAML data; raises ValueError where a top-level key stands twice, which YAML readers let pass."""
+    """YAML data; raises ValueError where a flag or section stands twice, which YAML readers let pass."""
     _refuse_needless_forms(text)
     root = yaml.compose(text, Loader=yaml.SafeLoader)
-    if isinstance(root, yaml.MappingNode):
-        keys = Counter(str(key.value) for key, _ in root.value)
+    inner = [node for _, node in root.value] if isinstance(root, yaml.MappingNode) else []
+    for node in (root, *inner):
+        keys = Counter(str(key.value) for key, _ in node.value) if isinstance(node, yaml.MappingNode) else {}
         for key, count in keys.items():
             if count > 1:
                 raise ValueError(f"key {key!r} stands {count} times")
@@ -79,18 +83,27 @@ def _refuse_needless_forms(text: str) -> None:
             raise ValueError(f"more than {_MOST_DEPTH} brackets deep")
 
 
-def _read_mapping(where: str, data: Mapping[object, object], result: ConfigFile) -> ConfigFile:
-    flags = all_flags()
+def _read_mapping(where: str, data: Mapping[object, object], result: ConfigFile, section: str = "") -> ConfigFile:
+    """Add what ``data`` holds to ``result``. section: the one that it stands in; "" at the top level."""
+    flags, sections = all_flags(), () if section else tuple(get_type_hints(Config))
     for key, value in data.items():
         name = str(key).replace("-", "_")
-        if name in get_type_hints(Config) and name not in flags:
-            result.problems.append(f"{where}: key {name!r} is a section; write its flags at the top level")
+        if name in sections and isinstance(value, Mapping | None):  # a flag of the same name has other values
+            _read_mapping(where, value or {}, result, name)
+        elif name in sections and name not in flags:
+            result.problems.append(f"{where}: key {name!r} is a section; write its flags below it, indented")
+        elif section and name in flags and flags[name].section != section:
+            result.problems.append(f"{where}: key {name!r} is in section {flags[name].section!r}, not in {section!r}")
         elif name not in flags:
             hint = ancestor_hint(name, flags)
-            advice = f"key {name!r} {hint}" if hint else f"unknown key {shown(str(key))!r}{did_you_mean(name, flags)}"
+            advice = (
+                f"key {name!r} {hint}"
+                if hint
+                else f"unknown key {shown(str(key))!r}{did_you_mean(name, [*flags, *sections])}"
+            )
             result.problems.append(f"{where}: {advice}")
         elif name in result.values or name in result.broken:
-            result.problems.append(f"{where}: key {name!r} stands twice, with a dash and with an underscore")
+            result.problems.append(f"{where}: key {name!r} stands twice, in two sections or forms")
         else:
             result.take(flags[name], value, f" (in {where})")
     return result

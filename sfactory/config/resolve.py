@@ -96,13 +96,13 @@ class _Findings:
 def read_command_line(argv: Sequence[str]) -> Resolved:
     """The config that ``argv`` (without the program's name) asks for.
 
-    Raises ConfigError with every problem, from parsing to rules. With ``--help`` prints the flags to stdout and raises
+    Raises ConfigError with every problem, from parsing to rules. With ``--help`` prints flags to stdout and raises
     SystemExit(0), whatever else is wrong; with ``--print_config`` does so with their values, if nothing is wrong.
     """
     line, file = _given(argv)
     given = {**file.values, **line.values}
-    if line.help:
-        print(_help(str(given.get("env", ""))), end="", flush=True)
+    if line.help is not None:
+        print(_help(line.help, str(given.get("env", ""))), end="", flush=True)
         raise SystemExit(0)
     prints = line.words.get(PRINT_CONFIG_FLAG) is True
     findings = _Findings([*line.problems, *file.problems], [], line.broken | (file.broken - line.values.keys()))
@@ -291,8 +291,8 @@ def _check(config: Config, saved: SavedConfig, sources: Mapping[str, str], findi
             findings.problems += error.problems
 
 
-def _help(env: str) -> str:
+def _help(topic: str, env: str) -> str:
     family = search_families(env).family if env else None
     if family is None:
-        return train_help(None, {})
-    return train_help(family.name, _family_defaults(family, env, _Findings()))
+        return train_help(topic)
+    return train_help(topic, family.name, _family_defaults(family, env, _Findings()))

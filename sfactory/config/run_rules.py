@@ -151,7 +151,6 @@ RUN_RULES = (
     excludes("serial_mode", "benchmark", "a benchmark measures the processes of a run, and serial mode has none"),
     needs("sampler_only", "benchmark", "only a benchmark samples without training"),
     needs("benchmark_stage", "benchmark", "only a benchmark measures a stage"),
-    needs("benchmark_pure_simulation", "benchmark", "only a benchmark compares with pure simulation"),
     refuse(
         ("benchmark_stage", "sampler_only"),
         lambda config: config.benchmark.sampler_only and config.benchmark.benchmark_stage in ("env", "learn"),

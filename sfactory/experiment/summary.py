@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -51,10 +50,6 @@ class Summary:
         values = finite(dataclasses.asdict(self))
         assert isinstance(values, dict)
         return values
-
-    def to_json(self) -> str:
-        """One line of JSON."""
-        return json.dumps(self.to_dict(), allow_nan=False)
 
     @staticmethod
     def read(path: Path) -> Summary | None:

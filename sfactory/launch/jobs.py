@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from sfactory import atomic
+from sfactory.config.argv import asks_for_help
 from sfactory.config.flags import values_of
 from sfactory.config.resolve import read_command_line
 from sfactory.config.saved_config import CONFIG_NAME
@@ -124,7 +125,7 @@ def _name_problems(name: str) -> list[str]:
 def _problems(words: Sequence[str], arguments: Sequence[str]) -> list[str]:
     given = {word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")}
     problems = [f"--{name}: {why}; leave it out" for name, why in _RESERVED_FLAGS.items() if name in given]
-    if "--help" in words or "-h" in words:
+    if asks_for_help(words):
         problems.append("--help: starts no run; leave it out")
     if problems:
         return problems

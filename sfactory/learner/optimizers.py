@@ -8,6 +8,7 @@ the others everything that a step changes is copied before it, and put back if t
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
@@ -16,8 +17,33 @@ from torch import Tensor, nn
 
 from sfactory.config.schema import OptimConfig
 
+_Torchs = torch.optim.Optimizer
 
-class RMSprop(torch.optim.Optimizer):
+
+class _Plain(_Torchs):
+    """An optimizer of torch without the wrappers that have torch.compile leave it alone.
+
+    They would import torch's compiler, which takes as long as importing torch; and no optimizer is compiled here.
+    """
+
+    add_param_group: Any = inspect.unwrap(_Torchs.add_param_group)
+    load_state_dict: Any = inspect.unwrap(_Torchs.load_state_dict)
+    state_dict: Any = inspect.unwrap(_Torchs.state_dict)
+
+
+class Adam(_Plain, torch.optim.Adam):
+    """Torch's."""
+
+    step: Any = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
+
+
+class AdamW(_Plain, torch.optim.AdamW):
+    """Torch's."""
+
+    step: Any = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
+
+
+class RMSprop(_Plain):
     """Divides gradients by the root of a running mean of their squares (Tieleman and Hinton 2012, lecture 6.5).
 
     s <- alpha s + (1 - alpha) g^2;  m <- momentum m + g / d;  p <- p - lr m.
@@ -171,9 +197,9 @@ def _make_optimizers(
     adaptive, decay = {"lr": 0.0, **_adam_settings(config)}, config.weight_decay
     match config.optimizer:
         case "adam":
-            return [torch.optim.Adam(parameters, fused=True, **adaptive)]
+            return [Adam(parameters, fused=True, **adaptive)]
         case "adamw":
-            return [torch.optim.AdamW(parameters, fused=True, weight_decay=decay, **adaptive)]
+            return [AdamW(parameters, fused=True, weight_decay=decay, **adaptive)]
         case "rmsprop":
             return [RMSprop(parameters, lr=0.0, tf_style=config.rmsprop_tf_style, **_rmsprop_settings(config))]
         case "lamb":
@@ -187,7 +213,7 @@ def _make_optimizers(
 
             mine = [parameter for parameter in parameters if parameter in matrices]
             rest = [parameter for parameter in parameters if parameter not in matrices]
-            partner = torch.optim.AdamW(rest, fused=True, weight_decay=decay, **adaptive)
+            partner = AdamW(rest, fused=True, weight_decay=decay, **adaptive)
             if not mine:
                 return [partner]
             # With the adjusted rate a step is about as large as AdamW's (Liu et al. 2025, "Muon is scalable for LLM

@@ -136,7 +136,7 @@ def linear_layers(
     layers = tuple(kind(*pair, dtype) for pair in pairwise(sizes))
     for layer in layers:
         initialize(layer, config.policy_initialization, config.policy_init_gain * GAINS[config.nonlinearity])
-        if gains:
+        if gains and not layer.weight.is_meta:  # there it would import torch's compiler, and have no effect
             layer.weight.data *= torch.tensor(gains)
         if isinstance(layer, SpectralLinear):
             layer.settle()

@@ -174,9 +174,22 @@ def _blueprint(config: Config, spec: EnvSpec) -> ActorCritic:
             if own_parts(config.model):  # they may not work without memory
                 return checked_model(spec, config.model)
             with torch.device("meta"):
-                return ActorCritic(spec, config.model)
+                model = ActorCritic(spec, config.model)
+            model._apply(_unwritten)  # type: ignore[no-untyped-call]
+            return model
     except UnknownKeys as error:
         raise ConfigError([f"{assigned('normalize_input_keys', config.model.normalize_input_keys)}: {error}"]) from None
+
+
+def _unwritten(tensor: torch.Tensor) -> torch.Tensor:
+    """In place of a weight on the device "meta" one on the CPU, whose pages take no memory until they are written to.
+
+    A forward pass on "meta" would import torch's compiler, which takes nearly as long as torch itself. Buffers, which
+    may be indices, are zeros.
+    """
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.empty(tensor.shape, dtype=tensor.dtype)
+    return torch.zeros(tensor.shape, dtype=tensor.dtype)
 
 
 def fitted_to_env(resolved: Resolved, probed: Probed) -> Resolved:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import shlex
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
@@ -118,15 +120,44 @@ class CommandModule(ModuleType):
 
 @contextlib.contextmanager
 def importing_torch(doing: str) -> Iterator[None]:
-    """For imports, which take seconds: a line says so, and what the command is ``doing``.
+    """For imports, which take seconds: a line says so, and what the command is ``doing``, if that is not empty.
 
     A signal is answered by a line, and handled when the block ends: one that raises inside an import of torch may end
     the process without a message, as torch calls Python from C++.
     """
     takes = "" if "torch" in sys.modules else " (importing torch takes some seconds)"
-    print(f"sfactory {__version__}: {doing}{takes}", file=sys.stderr, flush=True)
+    if doing:
+        print(f"sfactory {__version__}: {doing}{takes}", file=sys.stderr, flush=True)
     with signals_held_back("torch is imported"):
         yield
+
+
+def show_result(values: Mapping[str, object]) -> None:
+    """Print a result on stdout: as one line of JSON, or on a terminal as lines for people to read."""
+    print(_readable(values) if sys.stdout.isatty() else json.dumps(values, allow_nan=False), flush=True)
+
+
+def _readable(values: Mapping[str, object]) -> str:
+    """One line for each name, folded where it is longer than 80 columns."""
+    lines: list[str] = []
+    for name, value in values.items():
+        lines += textwrap.wrap(
+            f"  {name.replace('_', ' '):<30}{_words(value)}", 80, subsequent_indent=" " * 32, break_on_hyphens=False
+        )
+    return "\n".join(lines)
+
+
+def _words(value: object) -> str:
+    """Numbers with few digits and commas, lists and mappings in one line, a dash for what is unknown or empty."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_words(each)}" for name, each in value.items()) or "-"
+    if isinstance(value, list | tuple):
+        return "; ".join(map(_words, value)) or "-"
+    if isinstance(value, bool) or value is None:
+        return "-" if value is None else str(value)
+    if isinstance(value, float) and abs(value) < 1000:
+        return f"{value:.4g}"
+    return f"{value:,.0f}" if isinstance(value, int | float) else str(value)
 
 
 def train_command(arguments: Sequence[str]) -> str:

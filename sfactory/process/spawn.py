@@ -55,7 +55,7 @@ _F_SETSIG = 10  # fcntl.F_SETSIG is missing from Python's fcntl
 class ChildSpec:
     """What every child gets: its name, the boards it writes to, its niceness, where it writes its stacks.
 
-    log_path: the file it logs to, beside stderr.
+    log_path: the file it logs to, beside stderr. log_level: of the least severe messages, as in logging.
     """
 
     name: str
@@ -64,11 +64,13 @@ class ChildSpec:
     niceness: int
     stack: StackDump | None = None
     log_path: Path | None = None
+    log_level: int = logging.INFO
 
 
 def child_main(spec: ChildSpec, role: Callable[..., None], *given: Any) -> None:
     """Entry point of a child: set the process up, then run ``role(*given, row)``. Does not return."""
     prepare_process(spec.name, spec.stack)
+    logging.getLogger().setLevel(spec.log_level)
     if spec.log_path is not None:
         _log_to(spec.log_path, spec.name)
     row = spec.status.row(spec.name)

@@ -109,6 +109,8 @@ def _watch(main: int, server: int) -> None:
                 send(pid, signal.SIGKILL)
             if os.getppid() != main:
                 of_main.kill()
+                if os.isatty(2):  # see NOTE [Rows of the view]
+                    print("\x1b7\x1b[r\x1b8", end="", file=sys.stderr, flush=True)
             orphans, bound = Orphans(memory=memory), Deadline(END_S)
             continue
         elif orphans.new:

@@ -6,7 +6,6 @@ A thread reads the queues, so that supervision never waits for them. A serial ru
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -30,11 +29,11 @@ from sfactory.messages import (
     ToMain,
 )
 from sfactory.pbt.ranking import REWARD
-from sfactory.report.console import Progress
 from sfactory.report.episode_stats import EpisodeStats, Throughput
 from sfactory.report.eval_results import EvaluationReports
 from sfactory.report.policy_stats import PolicyStats
-from sfactory.report.scalars import Row, counter_scalars, env_faults, memory_scalars, sb3_scalars
+from sfactory.report.progress import Progress
+from sfactory.report.scalars import Row, counter_scalars, env_faults, memory_of_run, sb3_scalars
 from sfactory.shared.channel import Channel
 from sfactory.shared.status import StatusBoard
 
@@ -216,8 +215,7 @@ class ReportCollector:
             **counter_scalars(self._status),
         }
         row |= sb3_scalars(row, self._trained, self.train_seconds - self._resumed.train_seconds)
-        pids = map(int, self._status.values("pid", ""))
-        return row | memory_scalars({"sf-main": os.getpid(), **dict(zip(self._status.names, pids, strict=True))})
+        return row | memory_of_run(self._status)
 
     def summary(self, status: Result) -> Summary:
         """The result of the run so far. If no episode ended in this session, those of the last session count."""

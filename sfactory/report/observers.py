@@ -33,7 +33,7 @@ from sfactory.errors import ConfigError, ObserverFailed, named, traceback_of
 from sfactory.experiment.summary import Outcome
 from sfactory.messages import MAX_STAT_NAME_CHARS, MAX_STAT_NAMES, EpisodeEnd
 from sfactory.process.signals import Interrupted, Interrupts, stdout_to_stderr
-from sfactory.report.console import Progress
+from sfactory.report.progress import Progress
 from sfactory.spec import EnvSpec
 
 

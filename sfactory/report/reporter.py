@@ -10,15 +10,18 @@ from sfactory.errors import SFactoryError
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
 from sfactory.experiment.summary import Outcome, Result
-from sfactory.report.bottleneck import Advisor, LoadMeter
+from sfactory.report.bottleneck import Advisor, Load, LoadMeter
 from sfactory.report.collector import ReportCollector
 from sfactory.report.console import Console
 from sfactory.report.matches import MatchTable
 from sfactory.report.observers import Observers
-from sfactory.report.scalars import account_scalars
+from sfactory.report.progress import Progress
+from sfactory.report.scalars import account_scalars, memory_by_kind, memory_of_run
 from sfactory.report.writers import MetricsWriter, Scalars, TensorBoardWriter, numbers_of
 from sfactory.shared.objects import SharedObjects
 from sfactory.system.cores import Cores
+
+_VIEW_S = 1.0  # between two pictures of the live view
 
 
 class Reporter:
@@ -54,6 +57,9 @@ class Reporter:
         # In serial mode no process ever waits for another, so there are no shares of time.
         cores = None if config.run.serial_mode else Cores.available().count
         self._line_load, self._row_load = (cores and LoadMeter(shared.status, cores) for _ in range(2))
+        self._view_load = LoadMeter(shared.status, cores) if cores and console.is_live else None
+        self._view_due = Every(_VIEW_S)
+        self._pure_fps = config.benchmark.benchmark_pure_simulation or None
         self._advisor = advisor
         self._advised: set[str | None] = set()
 
@@ -65,7 +71,7 @@ class Reporter:
             self._matches.look()
         if not self._announced and reports.sampled_env_steps:
             self._announced = True
-            for load in (self._line_load, self._row_load):
+            for load in (self._line_load, self._row_load, self._view_load):
                 if load:
                     load.take()  # start-up is not part of any share
             self._line_due = Every(self._line_due.seconds)  # a line sooner would say nothing, and advise by chance
@@ -81,6 +87,8 @@ class Reporter:
             self._observers.on_training_step(reports.progress())
         if self._announced and self._line_due.due():
             self._write_line()
+        if self._announced and self._console.is_live and self._view_due.due():
+            self._console.show(self._in_detail())
         if self._row_due.due():
             self._write_row()
 
@@ -122,6 +130,19 @@ class Reporter:
                 self._advised.add(load.bound_by)
                 self._console.message(advice)
         self._console.line(progress)
+
+    def _in_detail(self) -> Progress:
+        """What the live view shows."""
+        load = self._view_load.take() if self._view_load else Load({}, {}, {}, None)
+        return replace(
+            self.reports.progress(),
+            busy=load.busy,
+            bound_by=load.bound_by,
+            slots={state.name.lower(): count for state, count in self._table.counts().items()},
+            queues={what: statistics["mean"] for what, statistics in load.rings.items()},
+            memory_mb=memory_by_kind(memory_of_run(self._status)),
+            pure_fps=self._pure_fps,
+        )
 
     def _write_row(self, last: bool = False) -> None:
         load = self._row_load.take().scalars() if self._row_load else {}

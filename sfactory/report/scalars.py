@@ -105,3 +105,18 @@ def memory_scalars(pids: Mapping[str, int]) -> dict[str, float]:
             if megabytes is not None:
                 scalars[f"memory/{name}_mb"] = megabytes
     return scalars | {"memory/total_mb": sum(scalars.values())}
+
+
+def memory_of_run(status: StatusBoard) -> dict[str, float]:
+    """``memory_scalars`` of this process and its children."""
+    pids = map(int, status.values("pid", ""))
+    return memory_scalars({"sf-main": os.getpid(), **dict(zip(status.names, pids, strict=True))})
+
+
+def memory_by_kind(scalars: Mapping[str, float]) -> dict[str, float]:
+    """The total, and the sum of each kind of process (main, actor, policy, ...), of ``memory_scalars``."""
+    sums: dict[str, float] = {}
+    for name, megabytes in scalars.items():
+        kind = name.removeprefix("memory/").removeprefix("sf-").removesuffix("_mb").partition("-")[0]
+        sums[kind] = sums.get(kind, 0.0) + megabytes
+    return sums

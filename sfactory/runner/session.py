@@ -127,7 +127,7 @@ class Session:
 
     def benchmark(self) -> BenchmarkResult:
         """Measure throughput."""
-        console = Console(None, None)
+        console = Console(None, None, quiet=self._config.report.quiet)
         plan = self._plan()
         if self._config.tuning.autotune:
             plan = self._tune(plan, console)
@@ -203,7 +203,7 @@ class Session:
                 _log.error("%s", cannot_save)
         run_dir.write_run_json(outcome.status, argv=self._arguments, seed=self._seed)
         if error is not None and str(error) != error.headline:  # the last line has the headline
-            console.message(f"error: {clean(str(error), MOST_OF_REPORT)}")
+            console.message(f"error: {clean(str(error), MOST_OF_REPORT)}", logging.ERROR)
         line = result_line(
             outcome.status,
             env_steps=summary.env_steps,
@@ -259,8 +259,10 @@ def _open_console(config: Config, run_dir: RunDir) -> Console:
     limits = Limits.of(config.run, config.frames_per_step)
     steps = limits.env_steps * len(learning_policies(config)) if limits.env_steps < _NO_LIMIT else None
     seconds = limits.seconds if limits.seconds < _NO_LIMIT else None
-    console = Console(steps, seconds, log_path=run_dir.log_path if config.report.log_to_file else None)
+    log_path = run_dir.log_path if config.report.log_to_file else None
+    console = Console(steps, seconds, log_path=log_path, quiet=config.report.quiet, title=config.run.experiment)
     logging.getLogger().handlers[:] = [ConsoleHandler(console)]
+    logging.getLogger().setLevel(config.report.level)
     return console
 
 

@@ -66,6 +66,13 @@ class SlotTable:
             return SlotState.FILLING
         return SlotState.READY if self._shared["pending"][slot].any() else SlotState.FREE
 
+    def counts(self) -> dict[SlotState, int]:
+        """The number of slots in each state."""
+        filling = self._shared["filling"] != 0
+        ready = int((~filling & self._shared["pending"].any(axis=1)).sum())
+        states = {SlotState.FILLING: int(filling.sum()), SlotState.READY: ready}
+        return {SlotState.FREE: len(filling) - sum(states.values()), **states}
+
     def generation(self, slot: int) -> int:
         """How often ``slot`` has been filled."""
         return int(self._shared["generation"][slot])

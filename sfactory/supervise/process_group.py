@@ -205,7 +205,7 @@ class ProcessGroup:
         self.cut_off.discard(name)
         failures.write(name, "")
         niceness = work.config.sampling.default_niceness + more
-        spec = ChildSpec(name, status, failures, niceness, stack, work.log_path)
+        spec = ChildSpec(name, status, failures, niceness, stack, work.log_path, work.config.report.level)
         started_at = now()
         try:
             process = self._spawner.start(name, child_main, spec, role, *given)

@@ -28,9 +28,8 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"report"}),
     frozenset({"benchmark"}),
     frozenset({"runner"}),
-    frozenset(
-        {"train", "enjoy", "evaluate", "envs", "export", "match", "check_env", "plot", "launcher", "api", "__main__"}
-    ),
+    frozenset({"train", "enjoy", "evaluate", "envs", "export", "match", "check_env", "plot", "launcher", "api", "cli"}),
+    frozenset({"__main__"}),
 )
 HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}
 # What sfactory/__init__.py imports when one of its names is first used.

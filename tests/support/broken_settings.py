@@ -35,7 +35,6 @@ MUTATED = (
 # Each of these is wrong by itself, or belongs to another flag. The package of two optimizers is hidden in tests.
 ALONE = """
     experiment=a/b device=tpu num_envs_per_worker=3 batch_size=33 sampler_only=True benchmark_stage=learn
-    benchmark_pure_simulation=1000.0
     lr_schedule=linear_decay lr_adaptive_min=0.5 continuous_tanh_scale=2.0 save_milestones_sec=0.0
     autotune_batch=True minibatch_ring_size=2 learner_queue_policy=drop_oldest replay_proportion=0.5
     microbatch_size=100 ring_nonblocking=True replay_slots=10 replay_include_new=True max_replay_lag=5

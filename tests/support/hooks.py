@@ -18,8 +18,8 @@ from torch import nn
 
 from sfactory.experiment.summary import Outcome
 from sfactory.learner.hooks import LearnerFacts
-from sfactory.report.console import Progress
 from sfactory.report.observers import Observer, RunFacts
+from sfactory.report.progress import Progress
 
 # Variables of the environment, with the path of a file or of a folder in which tests and hooks see each other's files.
 DIARY = "SFACTORY_TEST_DIARY"

@@ -147,7 +147,7 @@ def _import_all() -> None:
 
     set_for_children()
     # The first optimizer of a process imports torch._dynamo, which takes seconds.
-    for name in ("torch", "torch._dynamo", "numpy", "gymnasium", "faster_fifo", "multiprocessing", "tqdm", "yaml"):
+    for name in ("torch", "torch._dynamo", "numpy", "gymnasium", "faster_fifo", "multiprocessing", "yaml"):
         importlib.import_module(name)
     import sfactory
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -66,6 +67,15 @@ class ReportConfig:
     flush_summaries_interval: float = flag(30.0, "seconds between flushes of TensorBoard files", gt=0)
     with_tensorboard: bool = flag(True, "write TensorBoard event files")
     log_to_file: bool = flag(True, "also write progress and messages to sf_log.txt in the run's folder")
+    quiet: bool = flag(False, "print nothing but warnings, errors and the result; the log file has everything")
+    log_level: Literal["debug", "info", "warning", "error"] = flag(
+        "info", "least severe messages that are printed and logged; lines of progress are no messages"
+    )
+
+    @property
+    def level(self) -> int:
+        """log_level as the module logging counts it."""
+        return logging.getLevelNamesMapping()[self.log_level.upper()]
 
 
 @dataclass(frozen=True)
@@ -135,7 +145,8 @@ class BenchmarkConfig:
     benchmark_seconds: float = flag(30.0, "length of the measurement", gt=0)
     benchmark_pure_simulation: float = flag(
         0.0,
-        "env steps per second of pure simulation, where they are known from an earlier benchmark; 0: measured",
+        "env steps per second of pure simulation, where they are known from an earlier benchmark: a benchmark measures "
+        "them otherwise, and the live view of a run shows their share",
         ge=0,
     )
 
@@ -151,9 +162,9 @@ class TuningConfig:
 
     autotune: bool = flag(
         False,
-        "before training, find fast settings for this machine and environment by short measured trials, and keep them"
-        " for the run: num_workers, num_envs_per_worker, worker_num_splits, inference and learner_num_threads, except"
-        " those that the command line or the config file sets",
+        "before training, find fast settings for this machine and environment by short trials, and keep them for the "
+        "run; tried are num_workers, num_envs_per_worker, worker_num_splits, inference and learner_num_threads, except "
+        "those that the command line or the config file sets",
     )
     autotune_seconds: float = flag(3.0, "seconds that a trial is measured, after start-up and warm-up", ge=0.1, le=60)
     autotune_batch: bool = flag(

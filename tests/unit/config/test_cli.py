@@ -16,6 +16,7 @@ import yaml
 from sfactory.config.argv import scan, words_of
 from sfactory.config.enjoy import read_enjoy_line
 from sfactory.config.flags import all_flags, values_of
+from sfactory.config.help_text import ESSENTIAL
 from sfactory.config.import_strings import find_object, objects_of_program
 from sfactory.config.resolve import Resolved, fitted_to_agents, with_critic_group
 from sfactory.config.saved_config import write_config
@@ -214,10 +215,17 @@ def test_sources_name_the_layer_of_every_value() -> None:
         ("x.yaml", b"vf-clip-param: 1.0", "key 'vf_clip_param' is RLlib's name; here it is ppo_clip_value"),
         ("x.yaml", b"gamma: [0.9\n", "not valid YAML"),
         ("x.yaml", b"\xff\xfe\x00\x80", "not valid YAML"),
-        ("x.yaml", b"- gamma\n", "flat mapping"),
+        ("x.yaml", b"- gamma\n", "a mapping of flag names"),
         ("x.yaml", b"gamma: 0.9\ngamma: 0.8\n", "stands 2 times"),
         ("x.yaml", b"num_workers: 1\nnum-workers: 1\n", "stands twice"),
-        ("x.yaml", b"algo:\n  gamma: 0.9\n", "is a section"),
+        ("x.yaml", b"algo: 0.9\n", "key 'algo' is a section; write its flags below it"),
+        ("x.yaml", b"learner:\n  gamma: 0.9\n", "key 'gamma' is in section 'algo', not in 'learner'"),
+        ("x.yaml", b"lerner:\n  rollout: 8\n", "did you mean learner?"),
+        ("x.yaml", b"algo:\n  gama: 0.9\n", "did you mean gamma?"),
+        ("x.yaml", b"algo:\n  report:\n    gamma: 0.9\n", "unknown key 'report'"),
+        ("x.yaml", b"algo:\n  gamma: 0.9\ngamma: 0.9\n", "stands twice"),
+        ("x.yaml", b"algo:\n  gamma: 0.9\n  gamma: 0.8\n", "stands 2 times"),
+        ("x.yaml", b"algo: {gamma: 0.9}\nalgo: {gamma: 0.8}\n", "stands 2 times"),
         ("x.yaml", b"gamma: high\n", "--gamma=high: must be a number"),
         ("x.yaml", b"experiment: 007\n", "put it in quotes"),
         ("x.yaml", b"gamma: 1.5\n", "this value comes from: config file"),
@@ -225,7 +233,7 @@ def test_sources_name_the_layer_of_every_value() -> None:
         ("x.json", b'{"gamma": 0.9,}', "not valid JSON"),
         ("x.toml", b"gamma: 0.9", "not valid TOML"),
         ("x.toml", b"gamma = 0.9\ngamma = 0.8", "not valid TOML"),
-        ("x.toml", b"[algo]\ngamma = 0.9", "is a section"),
+        ("x.toml", b"[optim]\ngamma = 0.9", "is in section 'algo'"),
         ("x.toml", b"seed = 1979-05-27", "whole number"),
         ("x.json", b'{"gamma": 0.9, "gamma": 0.8}', "stands twice"),
     ],
@@ -369,17 +377,28 @@ def test_a_tuned_run_keeps_autotune_as_the_source_of_its_settings() -> None:
     assert read("--experiment=old", "--num_workers=2").tuned == {}
 
 
-def test_help_lists_every_flag_with_the_defaults_of_the_env(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        read("--help", "--env=CartPole-v1", "--nonsense")
+def test_help_has_what_was_asked_for_with_the_defaults_of_the_env(capsys: pytest.CaptureFixture[str]) -> None:
+    def shown(*words: str) -> str:
+        with pytest.raises(SystemExit) as caught:
+            read(*words, "--env=CartPole-v1", "--nonsense")
+        assert caught.value.code == 0
+        text = capsys.readouterr().out
+        assert max(map(len, text.splitlines())) <= 80
+        return text
 
-    text = capsys.readouterr().out
-    assert caught.value.code == 0
-    assert text.startswith("usage: python -m sfactory.train")
-    assert all(f"--{name} " in text for name in all_flags())
-    assert "default tanh, from env family classic_control" in text
-    assert "central|local|auto" in text
-    assert max(map(len, text.splitlines())) <= 110
+    full, short = shown("--help=all"), shown("-h")
+
+    assert full.startswith("usage: sfactory train")
+    assert all(f"--{name} " in full for name in all_flags())
+    assert "default tanh, from env family classic_control" in full
+    assert "central|local|auto" in full
+    named = set(re.findall("--([a-z_]+) ", short)) & all_flags().keys()
+    assert (len(named), named - set(ESSENTIAL), len(short.splitlines()) < 60) == (20, set(), True)
+    assert "[64 64]" in short  # of the family
+    optim = {name for name, flag in all_flags().items() if flag.section == "optim"}
+    assert set(re.findall("^  --([a-z_0-9]+) ", shown("--help=optim"), re.MULTILINE)) == optim
+    assert shown("--help", "max-policy-lag").startswith("  --max_policy_lag int\n")
+    assert refused("--help=optin") == ["--help=optin: neither a section nor a flag; did you mean --help=optim?"]
 
 
 @pytest.mark.parametrize(
@@ -410,7 +429,9 @@ def test_a_run_without_a_name_has_that_of_its_env_so_that_another_env_is_another
 
 
 def test_a_toml_file_gives_flags() -> None:
-    Path("flags.toml").write_text('env = "CartPole-v1"\nencoder_mlp_layers = [8, 8]\ntrain-for-env-steps = "1M"\n')
+    Path("flags.toml").write_text(
+        'env = "CartPole-v1"\ntrain-for-env-steps = "1M"\n[model]\nencoder_mlp_layers = [8, 8]\n'
+    )
 
     config = read("--config=flags.toml").config
 
@@ -418,6 +439,18 @@ def test_a_toml_file_gives_flags() -> None:
         *("CartPole-v1", (8, 8)),
         10**6,
     )
+
+
+def test_flags_of_a_config_file_may_stand_in_their_sections() -> None:
+    Path("flags.yaml").write_text(
+        "env: CartPole-v1\nrun:\n  seed: 3\nmodel:\n  use-rnn: true\n  model: ''\nbenchmark:\n  benchmark: false\n"
+        "optim:  # its flags are commented out\ntuning: {}\n"
+    )
+
+    resolved = read("--config=flags.yaml", "--seed=4")
+
+    assert (resolved.config.run.seed, resolved.config.model.use_rnn) == (4, True)
+    assert resolved.given == {"env", "seed", "use_rnn", "model", "benchmark"}
 
 
 def test_the_printed_config_has_all_values_with_their_sources_and_is_a_config_file(

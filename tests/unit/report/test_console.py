@@ -5,25 +5,17 @@ from __future__ import annotations
 import dataclasses
 import io
 import logging
-import os
 import re
-import termios
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sfactory.messages import PolicyLag
-from sfactory.report.console import Console, ConsoleHandler, Progress
+from sfactory.report.console import Console, ConsoleHandler
+from sfactory.report.progress import Progress
 
 STAMP = r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] "
-
-
-class Terminal(io.StringIO):
-    """A stream that claims to be a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 class Broken(io.StringIO):
@@ -87,41 +79,26 @@ def test_time_left_is_that_of_the_nearer_limit(steps: int | None, seconds: float
     assert shown(full_progress(), steps, seconds).endswith(f" left={left}")
 
 
-def test_a_terminal_gets_a_bar_and_the_log_gets_lines(tmp_path: Path) -> None:
-    stream, log = Terminal(), tmp_path / "sf_log.txt"
+@pytest.mark.parametrize("quiet", [False, True])
+def test_quiet_leaves_warnings_and_the_last_line_to_the_stream_and_all_to_the_log(tmp_path: Path, quiet: bool) -> None:
+    stream, log = io.StringIO(), tmp_path / "sf_log.txt"
     log.write_text("an earlier session\n")
-    console = Console(1_000_000, None, stream=stream, log_path=log)
+    console = Console(1_000_000, None, stream=stream, log_path=log, quiet=quiet)
 
     console.line(full_progress(500_000))
-    console.line(dataclasses.replace(full_progress(1_000_010), true_objective_mean=0.5))
-    console.message("actor 3 was replaced")
+    console.show(full_progress(500_000))
+    console.message("bound by nobody")
+    console.message("actor 3 was replaced", logging.WARNING)
     console.close("RESULT done env_steps=1")
 
-    text = stream.getvalue()
-    words = ("50%", "500k/1.00M", "100%", "return=195.25 fps=100000", "return=195.25 true_objective=0.50 fps=100000")
-    assert [word for word in words if word not in text] == []
-    assert "env_steps=5" not in text
-    assert re.search(r"\r" + STAMP + r"actor 3 was replaced\n", text)
-    assert text.splitlines()[-1] == "RESULT done env_steps=1"
-    earlier, *lines = [re.sub(STAMP, "", line).partition(" fps")[0] for line in log.read_text().splitlines()]
-    assert earlier == "an earlier session"
-    assert lines == ["env_steps=500000", "env_steps=1000010", "actor 3 was replaced", "RESULT done env_steps=1"]
-
-
-@pytest.mark.parametrize(("columns", "bar"), [(100, True), (0, False)])
-def test_a_terminal_without_width_gets_lines(columns: int, bar: bool) -> None:
-    reader, terminal = os.openpty()
-    termios.tcsetwinsize(terminal, (24, columns))
-
-    with os.fdopen(terminal, "w") as stream:
-        console = Console(2_000_000, None, stream=stream)
-        console.line(full_progress(500_000))
-        text = os.read(reader, 4096).decode()
-        console.close()
-    os.close(reader)
-
-    assert ("25%" in text) is bar
-    assert ("env_steps=500000" in text) is not bar
+    expected = ["env_steps=500000", "bound by nobody", "actor 3 was replaced", "RESULT done env_steps=1"]
+    printed, logged = (
+        [re.sub(STAMP, "", line).partition(" fps")[0] for line in text.splitlines()]
+        for text in (stream.getvalue(), log.read_text())
+    )
+    assert printed == expected[2 * quiet :]
+    assert logged == ["an earlier session", *expected]
+    assert not console.is_live
 
 
 @pytest.mark.parametrize("stream", [Broken(), io.StringIO(), None], ids=["broken pipe", "closed", "stderr"])

@@ -23,8 +23,9 @@ from sfactory.experiment.run_dir import RunDir
 from sfactory.experiment.summary import Outcome, Summary
 from sfactory.messages import EpisodeEnd, PolicyLag
 from sfactory.process.signals import Interrupted, Interrupts
-from sfactory.report.console import Console, Progress
+from sfactory.report.console import Console
 from sfactory.report.observers import Observer, Observers, RunFacts
+from sfactory.report.progress import Progress
 from sfactory.report.reporter import Reporter
 from sfactory.shared.objects import SharedObjects
 from tests.support.parts import VECTOR, small_layout

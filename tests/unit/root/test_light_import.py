@@ -43,6 +43,28 @@ def test_what_needs_no_slow_module_imports_none(code: str, absent: tuple[str, ..
     assert not modules_after(code).intersection(absent)
 
 
+def test_neither_planning_nor_learning_imports_the_compiler_of_torch() -> None:
+    # It takes nearly as long to import as torch itself.
+    modules = modules_after(
+        "import torch\n"
+        "from sfactory.config.flags import config_of\n"
+        "from sfactory.learner.gradient_step import GradientStep\n"
+        "from sfactory.model.actor_critic import ActorCritic\n"
+        "from sfactory.planning.plan import plan_sizes\n"
+        "from tests.support.parts import VECTOR\n"
+        "config = config_of({'env': 'any', 'one_hot_max': 4})\n"
+        "plan_sizes(config, VECTOR)\n"
+        "updater = GradientStep(ActorCritic(VECTOR, config.model), config.optim)\n"
+        "for weight in updater.optimizer.parameters:\n"
+        "    weight.grad = torch.ones_like(weight)\n"
+        "updater.optimizer.step(0.1, torch.tensor(True))\n"
+        "updater.optimizer.load_state_dict(updater.optimizer.state_dict())\n"
+    )
+
+    assert "torch.optim.adam" in modules
+    assert not modules.intersection({"torch._dynamo", "sympy"})
+
+
 def test_the_fork_server_imports_the_code_of_every_kind_of_child() -> None:
     roles = ("actor.actor_process", "actor.local_actor", "inference.policy_worker", "learner.learner_process")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import shlex
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from sfactory.config.flags import config_of
 from sfactory.config.resolve import read_command_line
 from sfactory.errors import ExitCode
 from sfactory.experiment.resume import Resumed
+from sfactory.experiment.run_dir import RunDir
 from sfactory.experiment.summary import Summary
 from sfactory.messages import PolicyLag
 from sfactory.planning.env_probe import Probed
@@ -60,6 +62,29 @@ if __name__ == "__main__":
     assert result == "RESULT failed env_steps=0 return=none saved=0 cause: RuntimeError: something is off "
     assert shlex.split(command)[1:] == ["-m", "sfactory.train", *argv]
     assert json.loads((tmp_path / "e" / "run.json").read_text())["status"] == "failed"
+
+
+def test_log_level_chooses_messages_and_quiet_prints_only_those_that_warn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    before = root.level
+    for level, quiet, printed, logged in (
+        ("info", False, ["news", "trouble"], ["news", "trouble"]),
+        ("info", True, ["trouble"], ["news", "trouble"]),
+        ("error", False, [], []),
+    ):
+        config = config_of({"env": "any", "experiment": f"{level}{quiet}", "log_level": level, "quiet": quiet})
+        with RunDir.open(tmp_path, config.run.experiment) as run_dir:
+            console = session._open_console(config, run_dir)
+            root.info("news")
+            root.warning("trouble")
+            console.close()
+
+            assert [line.split()[-1] for line in capsys.readouterr().err.splitlines()] == printed
+            assert [line.split()[-1] for line in run_dir.log_path.read_text().splitlines()] == logged
+        root.setLevel(before)
 
 
 @pytest.mark.parametrize("agents", [2, 3, 5])
