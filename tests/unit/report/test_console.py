@@ -87,11 +87,11 @@ def test_quiet_leaves_warnings_and_the_last_line_to_the_stream_and_all_to_the_lo
 
     console.line(full_progress(500_000))
     console.show(full_progress(500_000))
-    console.message("bound by nobody")
+    console.message("bound by none")
     console.message("actor 3 was replaced", logging.WARNING)
     console.close("RESULT done env_steps=1")
 
-    expected = ["env_steps=500000", "bound by nobody", "actor 3 was replaced", "RESULT done env_steps=1"]
+    expected = ["env_steps=500000", "bound by none", "actor 3 was replaced", "RESULT done env_steps=1"]
     printed, logged = (
         [re.sub(STAMP, "", line).partition(" fps")[0] for line in text.splitlines()]
         for text in (stream.getvalue(), log.read_text())
