@@ -29,6 +29,10 @@ PETTINGZOO = ["pettingzoo>=1.25", "mpe2>=1.0"]
 OPTIMIZERS = ["pytorch_optimizer>=4.1,<5"]
 # What sfactory.export writes.
 SAFETENSORS = ["safetensors>=0.5"]
+# The policy as a function for other programs; onnxscript translates, and onnxruntime runs it.
+ONNX = ["onnx>=1.17", "onnxscript>=0.5", "onnxruntime>=1.20"]
+# What uploads and downloads policies.
+HUB = ["huggingface_hub>=1.0"]
 # What sfactory.plot draws with.
 PLOT = ["matplotlib"]
 # A search by an outside tuner, see scripts/optuna_search.py.
@@ -65,6 +69,8 @@ setup(
         "pettingzoo": PETTINGZOO,
         "optuna": OPTUNA,
         "safetensors": SAFETENSORS,
+        "onnx": ONNX,
+        "hub": HUB,
         "video": VIDEO,
         "plot": PLOT,
         "docs": PLOT,
@@ -93,6 +99,8 @@ setup(
             *PETTINGZOO,
             *OPTUNA,
             *SAFETENSORS,
+            *ONNX,
+            *HUB,
             *VIDEO,
             *PLOT,
             "coverage",

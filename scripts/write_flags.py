@@ -55,7 +55,7 @@ WORDS = {
 }
 # The document is the same on all machines; and an empty text is no default where something must be given.
 DEFAULTS_IN_WORDS = {"num_workers": "number of cores"} | dict.fromkeys(("env", "experiment", "out", "run"), "required")
-OPTIONAL = {("plot", "out"), ("run", "experiment")}
+OPTIONAL = {("plot", "out"), ("run", "experiment"), ("export", "out")}
 # Where a flag's origin is looked for: Sample Factory's two versions, side by side, and then the others.
 VERSIONS = {"sf_v1": "v1", "sf_v2": "v2"}
 OTHERS = {"appo": "early v1", "rllib_impala": "RLlib", "rllib_appo": "RLlib APPO"}

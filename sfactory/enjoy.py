@@ -37,18 +37,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _enjoy(config: EnjoyConfig, interrupts: Interrupts) -> str:
     """Play as ``config`` says, and close the env; returns the line for stdout."""
     # Imported only now, so that a mistyped flag is reported at once.
-    with importing_torch(f"playing {config.experiment}"):
-        from sfactory.experiment.saved_policy import SavedPolicy
+    with importing_torch(f"playing {config.source}"):
+        from sfactory.exporting.exported_policy import policy_to_play
         from sfactory.play.play_session import play_session
         from sfactory.play.player import result_line
 
-    saved = SavedPolicy.load(config)
+    saved = policy_to_play(config)
     seed = secrets.randbits(31) if config.seed is None else config.seed
     with play_session(config, saved) as (player, video):
         episodes = _play(player, config, saved, seed, interrupts)
     played = {
         "env": saved.config.run.env,
-        "policy": config.policy_index,
+        "policy": config.policy_index if config.experiment else None,
         "checkpoint": str(saved.checkpoint),
         "checkpoint_env_steps": saved.state.env_steps,
         "deterministic": config.eval_deterministic,

@@ -1,6 +1,6 @@
-"""Writes the weights of a run to a file: ``python -m sfactory.export --experiment=NAME --out=FILE.safetensors``.
+"""Exports a policy of a run: ``python -m sfactory.export --experiment=NAME [--format=onnx] [--push_to_hub=USER/NAME]``.
 
-stdout carries one JSON line that describes the file; everything else goes to stderr.
+stdout carries one JSON line that describes the export; everything else goes to stderr.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _export(config: ExportConfig) -> str:
     # Imported only now, so that a mistyped flag is reported at once.
     with importing_torch(f"exporting {config.experiment}"):
-        from sfactory.experiment.exported_policy import export
+        from sfactory.exporting.export import export
 
     return export(config)
 

@@ -43,7 +43,10 @@ SUBCOMMANDS: Mapping[str, Subcommand] = MappingProxyType(
             "sfactory.enjoy", "--experiment=NAME [flags]", "play what was trained", f"{_CONFIG}.enjoy:enjoy_flags"
         ),
         "evaluate": Subcommand(
-            "sfactory.evaluate", "--experiment=NAME [flags]", "episodes in several processes, with intervals", f"{_CONFIG}.commands:evaluate_flags"
+            "sfactory.evaluate",
+            "--experiment=NAME [flags]",
+            "episodes in several processes, with intervals",
+            f"{_CONFIG}.commands:evaluate_flags",
         ),
         "plot": Subcommand("sfactory.plot", "population RUN", "pictures of runs", f"{_CONFIG}.commands:plot_flags"),
         "report": Subcommand("sfactory.report_page", "RUN ...", "a page on runs", f"{_CONFIG}.commands:report_flags"),
@@ -52,8 +55,8 @@ SUBCOMMANDS: Mapping[str, Subcommand] = MappingProxyType(
         ),
         "export": Subcommand(
             "sfactory.export",
-            "--experiment=NAME --out=FILE",
-            "weights as a file",
+            "--experiment=NAME [flags]",
+            "the policy for other programs (--format), or for the Hub",
             f"{_CONFIG}.commands:export_flags",
         ),
         "launch": Subcommand(

@@ -6,6 +6,7 @@ none of train's other flags, and train takes none of theirs.
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from sfactory.errors import ConfigError
 
 # Flags that say where the run is; train's rules for their values hold here, too.
 _WHERE = ("experiment", "train_dir")
+# Flags that give a policy without a run.
+_INSTEAD_OF_A_RUN = ("policy_file", "load_from_hub")
 
 # Flags that do not go together, or have a form of their own: the flag to blame, the problem, the other flags.
 Clash = tuple[str, str, tuple[str, ...]]
@@ -73,7 +76,8 @@ class Command(Generic[Settings]):
             for name, text, others in self._clashes(settings)
             if not broken.intersection((name, *others))
         ]
-        if values.get("experiment") == "" and "experiment" not in broken:
+        given_otherwise = any(values.get(name) for name in _INSTEAD_OF_A_RUN)
+        if values.get("experiment") == "" and not given_otherwise and "experiment" not in broken:
             problems.append("--experiment: of which run? give its name, --experiment=NAME")
         where = {name: values[name] for name in _WHERE if name in values}
         return problems + [p.text for p in find_problems(config_of(where), broken) if p.flags[0] in where]
@@ -126,26 +130,52 @@ _EVALUATE = Command(
 )
 evaluate_flags, read_evaluate_line = _EVALUATE.flags, _EVALUATE.read
 
-SUFFIX = ".safetensors"
+ENDINGS: Mapping[str, str] = types.MappingProxyType(
+    {"safetensors": ".safetensors", "onnx": ".onnx", "torch_export": ".pt2", "numpy": ".npz"}
+)
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
 
 @dataclass(frozen=True)
 class ExportConfig(PolicyFlags):
-    """Which weights to export, and into which file."""
+    """Which policy to export, in which format, and where to."""
 
-    out: str = flag("", "file to write, which must not exist yet; its name ends in .safetensors")
+    format: Literal["safetensors", "onnx", "torch_export", "numpy"] = flag(
+        "safetensors",
+        "safetensors: the weights with their description; onnx, torch_export: the acting policy as a function of "
+        "observations; numpy: an MLP policy as arrays, and beside them a module that acts by NumPy alone",
+    )
+    out: str = flag(
+        "",
+        "file to write, which must not exist yet; its name ends in .safetensors, .onnx, .pt2 or .npz, as the format "
+        "is; empty: the run's name with that ending, in the current directory, or none if push_to_hub is given",
+    )
+    push_to_hub: str = flag(
+        "", "repository of the Hugging Face Hub, USER/NAME, that the weights are uploaded to, with a model card"
+    )
+
+
+def repository_problem(name: str) -> str | None:
+    """What is wrong with the name of a repository of the Hugging Face Hub; None if nothing is."""
+    return None if not name or _REPOSITORY.fullmatch(name) else "must be of the form USER/NAME"
 
 
 def _export_clashes(config: ExportConfig) -> Iterator[Clash]:
-    name = Path(config.out).name
-    if not name.endswith(SUFFIX) or name == SUFFIX or "\0" in config.out:
-        yield "out", f"must be a file with a name that ends in {SUFFIX}, --out=cartpole{SUFFIX}", ()
+    name, ending = Path(config.out).name, ENDINGS[config.format]
+    if config.out and (not name.endswith(ending) or name == ending or "\0" in config.out):
+        other = next((kind for kind, end in ENDINGS.items() if name.endswith(end) and kind != config.format), None)
+        advice = f", or say --format={other}" if other else ""
+        yield "out", f"must be a file with a name that ends in {ending}, --out=cartpole{ending}{advice}", ("format",)
+    if text := repository_problem(config.push_to_hub):
+        yield "push_to_hub", text, ()
+    if config.push_to_hub and config.format != "safetensors":
+        yield "push_to_hub", "weights go to the Hub as safetensors; leave out --format", ("format",)
 
 
 _EXPORT = Command(
     ExportConfig,
     "export",
-    "Writes the weights of a checkpoint into a safetensors file, which holds numbers alone and no code.",
+    "Writes the policy of a checkpoint into a file for other programs, or onto the Hugging Face Hub.",
     _export_clashes,
 )
 export_flags, read_export_line = _EXPORT.flags, _EXPORT.read

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from sfactory.config.commands import Clash, Command, PolicyFlags
+from sfactory.config.commands import Clash, Command, PolicyFlags, repository_problem
 from sfactory.config.field import flag
 
 _VIDEO_SUFFIX = ".mp4"
@@ -16,8 +16,10 @@ _VIDEO_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True)
 class EnjoyConfig(PolicyFlags):
-    """Which run to play, how, and for how long."""
+    """Which policy to play, how, and for how long."""
 
+    policy_file: str = flag("", "safetensors file of sfactory.export to play, in place of a run")
+    load_from_hub: str = flag("", "repository of the Hugging Face Hub, USER/NAME, to play, in place of a run")
     max_num_episodes: int = flag(20, "whole episodes to play", ge=1)
     max_num_frames: int = flag(
         1_000_000_000,
@@ -38,12 +40,19 @@ class EnjoyConfig(PolicyFlags):
         "no video is made, and the environment can draw one",
     )
     no_render: bool = flag(False, "the same as render=none")
-    save_video: bool = flag(False, "record the play, as an mp4 in the run's folder; needs no display")
+    save_video: bool = flag(
+        False, "record the play, as an mp4 in the run's folder, or without a run in the current one; needs no display"
+    )
     video_name: str = flag("replay.mp4", "file name of the video, with or without .mp4")
     video_frames: int = flag(1_000_000_000, "the video ends after this many frames, while the play continues", ge=1)
     fps: float = flag(
         0.0, "frames per second of window or video; 0: the env's own (metadata['render_fps']), or 30", ge=0, le=1000
     )
+
+    @property
+    def source(self) -> str:
+        """What is played, in a word."""
+        return self.experiment or self.policy_file or self.load_from_hub
 
     @property
     def video_file(self) -> str:
@@ -52,6 +61,14 @@ class EnjoyConfig(PolicyFlags):
 
 
 def _clashes(config: EnjoyConfig) -> Iterator[Clash]:
+    sources = [name for name in ("policy_file", "load_from_hub", "experiment") if getattr(config, name)]
+    for name in sources[1:]:
+        yield sources[0], f"there is --{name}, too, and one policy is played; leave out one of them", (name,)
+    for name in ("load_checkpoint_kind", "checkpoint_env_steps", "policy_index"):
+        if not config.experiment and sources and getattr(config, name) != enjoy_flags[name].default:
+            yield name, f"--{sources[0]} holds one policy; leave this out", (sources[0],)
+    if text := repository_problem(config.load_from_hub):
+        yield "load_from_hub", text, ()
     if config.render == "window" and config.no_render:
         yield "render", "contradicts --no_render=True; leave out one of them", ("no_render",)
     if config.render == "window" and config.save_video:
@@ -71,7 +88,8 @@ def _clashes(config: EnjoyConfig) -> Iterator[Clash]:
 _COMMAND = Command(
     EnjoyConfig,
     "enjoy",
-    "Plays whole episodes with a checkpoint of a run. Environment and network are those of the run.",
+    "Plays whole episodes with a checkpoint of a run. Environment and network are those of the run. In place of "
+    "--experiment, --policy_file or --load_from_hub names an exported policy.",
     _clashes,
 )
 enjoy_flags, read_enjoy_line = _COMMAND.flags, _COMMAND.read

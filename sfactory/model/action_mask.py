@@ -15,7 +15,7 @@ class ActionMask(nn.Module):
     Source: Huang and Ontanon 2022, "A closer look at invalid action masking in policy gradient algorithms".
     """
 
-    _columns: Tensor  # [M] int64 - the column in the parameters of each of the M elements of all masks
+    columns: Tensor  # [M] int64 - the column in the parameters of each of the M elements of all masks
 
     def __init__(self, spec: EnvSpec) -> None:
         """``spec`` has at least one mask."""
@@ -29,7 +29,7 @@ class ActionMask(nn.Module):
         self._paths = tuple(path for path, _ in spec.masks)
         self._covers_all = columns == list(range(width))
         # Not saved, since it follows from the spec.
-        self.register_buffer("_columns", torch.tensor(columns, dtype=torch.int64), persistent=False)
+        self.register_buffer("columns", torch.tensor(columns, dtype=torch.int64), persistent=False)
 
     def forward(self, params: Tensor, obs: dict[str, Tensor]) -> Tensor:
         """params [B, P], see ActionDistribution, with illegal choices impossible.
@@ -41,5 +41,5 @@ class ActionMask(nn.Module):
         legal = masks[0] if len(masks) == 1 else torch.cat(masks, dim=1)
         if not self._covers_all:
             everything = torch.ones(params.shape, dtype=torch.bool, device=params.device)
-            legal = everything.index_copy_(1, self._columns, legal)
+            legal = everything.index_copy_(1, self.columns, legal)
         return torch.where(legal, params, IMPOSSIBLE)

@@ -30,9 +30,9 @@ class ChoiceEncoder(nn.Module):
     """
 
     # [k] int64 each: the least and the largest value, and from a value to its place in the vector or row of the table
-    _starts: Tensor
-    _last: Tensor
-    _offsets: Tensor
+    starts: Tensor
+    last: Tensor
+    offsets: Tensor
 
     def __init__(self, spec: TensorSpec, config: ModelConfig, dtype: torch.dtype) -> None:
         """``dtype``: of the features."""
@@ -47,7 +47,7 @@ class ChoiceEncoder(nn.Module):
         firsts = [0] * elements if shared else [0, *accumulate(sizes[:-1])]
         last = [start + size - 1 for start, size in zip(starts, sizes, strict=True)]
         offsets = [first - start for first, start in zip(firsts, starts, strict=True)]
-        for name, values in (("_starts", starts), ("_last", last), ("_offsets", offsets)):
+        for name, values in (("starts", starts), ("last", last), ("offsets", offsets)):
             # Not saved, since they follow from the spec.
             self.register_buffer(name, torch.tensor(values, dtype=torch.int64), persistent=False)
         self.table: nn.Embedding | None = None
@@ -65,7 +65,7 @@ class ChoiceEncoder(nn.Module):
     def forward(self, leaf: Tensor) -> Tensor:
         """[B, out_size] of leaf [B, *shape], any integer dtype. Values out of range, as in padding, are clamped."""
         values = leaf.reshape(leaf.shape[0], -1).long()
-        places = torch.minimum(torch.maximum(values, self._starts), self._last) + self._offsets
+        places = torch.minimum(torch.maximum(values, self.starts), self.last) + self.offsets
         if self.table is not None:
             return self.table(places).flatten(1).to(self._dtype)
         features = torch.zeros(leaf.shape[0], self._width, dtype=self._dtype, device=leaf.device)
@@ -77,6 +77,8 @@ class MLPEncoder(nn.Module):
 
     Numbers are scaled, except leaves in ``normalized``; choices are encoded by ChoiceEncoder. Every layer is followed
     by the activation.
+
+    leaves: (path, features, encoder of choices or None) of each leaf.
     """
 
     def __init__(self, obs: ObsSpec, config: ModelConfig, normalized: frozenset[str], dtype: torch.dtype) -> None:
@@ -85,7 +87,7 @@ class MLPEncoder(nn.Module):
         self._wide = wide(dtype)
         choices = {path: ChoiceEncoder(spec, config, self._wide) for path, spec in obs if spec.is_choice}
         self.choices = nn.ModuleList(choices.values())
-        self._leaves = tuple(
+        self.leaves = tuple(
             (path, choices[path].out_size if path in choices else math.prod(spec.shape), choices.get(path))
             for path, spec in obs
         )
@@ -93,8 +95,8 @@ class MLPEncoder(nn.Module):
         scales = config.obs_subtract_mean != 0.0 or config.obs_scale != 1.0
         self._scaled = frozenset(path for path, _ in obs if scales and path not in normalized and path not in choices)
         self._activation = ACTIVATIONS[config.nonlinearity]
-        sizes = [sum(size for _, size, _ in self._leaves), *config.encoder_mlp_layers]
-        gains = [choice.gains if choice is not None else [1.0] * size for _, size, choice in self._leaves]
+        sizes = [sum(size for _, size, _ in self.leaves), *config.encoder_mlp_layers]
+        gains = [choice.gains if choice is not None else [1.0] * size for _, size, choice in self.leaves]
         # Calling a module costs as much as the smallest layers, so forward() is called directly.
         self._linears = (
             *linear_layers(sizes[:2], config, self._wide, list(chain(*gains))),
@@ -114,10 +116,10 @@ class MLPEncoder(nn.Module):
         """[B, sum of leaf sizes] in the first layer's dtype, scaled; may be a view of a single leaf."""
         flat = [
             self._flat(obs[path], size) if choice is None else choice.forward(obs[path])
-            for path, size, choice in self._leaves
+            for path, size, choice in self.leaves
         ]
         if self._scaled:
-            leaves = zip(flat, self._leaves, strict=True)
+            leaves = zip(flat, self.leaves, strict=True)
             flat = [(x - self._subtract_mean) / self._scale if leaf[0] in self._scaled else x for x, leaf in leaves]
         return flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)
 

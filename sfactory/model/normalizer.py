@@ -21,7 +21,7 @@ CLIP = 5.0
 # over a large batch; elsewhere it bounds the memory of the conversion.
 _CPU_BLOCK = 2**18
 _DEVICE_BLOCK = 2**24
-_WIDE = frozenset({torch.float64, torch.int64, torch.int32})
+WIDE = frozenset({torch.float64, torch.int64, torch.int32})
 
 
 class RunningNormalizer(nn.Module):
@@ -50,7 +50,7 @@ class RunningNormalizer(nn.Module):
     def __init__(self, shape: Sequence[int], clip: float | None = CLIP) -> None:
         super().__init__()
         self._shape = tuple(shape)
-        self._clip = clip
+        self.clip = clip
         self._row_size = math.prod(self._shape)
         self.register_buffer("mean", torch.zeros(self._shape, dtype=torch.float64))
         self.register_buffer("var", torch.ones(self._shape, dtype=torch.float64))
@@ -64,11 +64,11 @@ class RunningNormalizer(nn.Module):
         One multiplication and addition; its rounding is no larger than that of float32 inputs with small variance.
         Wider dtypes are centered in float64 first, since large numbers may differ by less than float32 resolves.
         """
-        if x.dtype in _WIDE:
+        if x.dtype in WIDE:
             y = (x - self.mean).to(torch.float32).mul_(self.scale)
         else:
             y = torch.addcmul(self.shift, x if x.dtype is torch.float32 else x.to(torch.float32), self.scale)
-        return y if self._clip is None else y.clamp_(-self._clip, self._clip)
+        return y if self.clip is None else y.clamp_(-self.clip, self.clip)
 
     def denormalize(self, y: Tensor) -> Tensor:
         """y * sqrt(var + 1e-5) + mean: the inverse of ``forward`` within its clip. y: [..., *shape] float32."""
@@ -145,13 +145,13 @@ class ObsNormalizer(nn.Module):
             raise UnknownKeys(f"no observation {', '.join(map(repr, unknown))} to normalize: there are {list(shapes)}")
         self.keys = tuple(path for path in shapes if keys is None or path in keys)
         # A list, in the order of the spec: paths may hold characters that names of modules may not.
-        self._by_key = {path: RunningNormalizer(shapes[path]) for path in self.keys}
-        self.normalizers = nn.ModuleList(self._by_key.values())
+        self.by_key = {path: RunningNormalizer(shapes[path]) for path in self.keys}
+        self.normalizers = nn.ModuleList(self.by_key.values())
 
     def forward(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
         """A copy of ``obs`` {path: [..., *shape]} with the chosen leaves normalized, in float32."""
         normalized = dict(obs)
-        for path, normalizer in self._by_key.items():
+        for path, normalizer in self.by_key.items():
             # forward() instead of a call: calling a module costs as much as a small operation.
             normalized[path] = normalizer.forward(obs[path])
             if path in self._sets:
@@ -160,7 +160,7 @@ class ObsNormalizer(nn.Module):
 
     def update(self, obs: dict[str, Tensor], valid: Tensor) -> None:
         """See RunningNormalizer.update."""
-        for path, normalizer in self._by_key.items():
+        for path, normalizer in self.by_key.items():
             normalizer.update(obs[path], valid.unsqueeze(-1) & present(obs, path) if path in self._sets else valid)
 
 

@@ -37,7 +37,8 @@ def play_session(config: EnjoyConfig, saved: SavedPolicy) -> Iterator[tuple[Play
     name = f"--env={saved.config.run.env}"
     ffmpeg = find_ffmpeg() if config.save_video else None
     # Absolute, as the env may change the current directory.
-    video_path = (Path(config.train_dir) / config.experiment / config.video_file).absolute()
+    folder = Path(config.train_dir) / config.experiment if config.experiment else Path()
+    video_path = (folder / config.video_file).absolute()
     factory, repeat = _with_frameskip(config, saved)
     with contextlib.ExitStack() as stack:
         env, show = _open_env(config, factory, name)

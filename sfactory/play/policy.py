@@ -18,10 +18,10 @@ import torch
 
 from sfactory.actor.previous_steps import PreviousSteps
 from sfactory.checkpoint.directory import Kind
-from sfactory.config.commands import SUFFIX, PolicyFlags
+from sfactory.config.commands import ENDINGS, PolicyFlags
 from sfactory.errors import CheckpointError, ConfigError, RunDirError, named
-from sfactory.experiment.exported_policy import read_export
 from sfactory.experiment.saved_policy import SavedPolicy
+from sfactory.exporting.exported_policy import read_export
 from sfactory.model.torch_state import OwnTorchState
 from sfactory.plain_spaces import space_of_plain
 from sfactory.play.action_chooser import ActionChooser
@@ -171,7 +171,7 @@ def find_saved(path: str | Path, policy: int = 0, kind: Kind = "latest", trust_r
     path = Path(path)
     try:
         if path.is_file():
-            reads = read_export if path.name.endswith(SUFFIX) else SavedPolicy.of_file
+            reads = read_export if path.suffix == ENDINGS["safetensors"] else SavedPolicy.of_file
             return reads(path, trust_run_dir)
         if not path.is_dir():
             raise RunDirError(f"{path}: there is no such folder of a run, checkpoint or exported file in {Path.cwd()}")

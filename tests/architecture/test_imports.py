@@ -23,6 +23,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"actor", "learner"}),
     frozenset({"resident"}),
     frozenset({"experiment"}),
+    frozenset({"exporting"}),
     frozenset({"planning", "play", "launch"}),
     frozenset({"supervise"}),
     frozenset({"report"}),

@@ -18,7 +18,7 @@ from tests.support.source import ROOT, documents
 # `path/file.py`, `path/file.py:Class.method` and `path/test_file.py::test_name`.
 POINTER = re.compile(r"`((?:sfactory|envs|tests|scripts)/[\w./-]+?\.py)(?:::?([A-Za-z_][\w.]*))?`")
 COMMAND = re.compile(r"python (?:-m sfactory\.(\w+)|(scripts/\w+\.py))((?: [^`\n]*)?)")
-PAGES = ("README", "docs/gpu", "docs/launcher", "docs/performance", "docs/results")
+PAGES = ("README", "docs/export", "docs/gpu", "docs/launcher", "docs/performance", "docs/results")
 TRAIN = {CONFIG.name: CONFIG, PRINT_CONFIG.name: PRINT_CONFIG, ALGO.name: ALGO, **all_flags()}
 FLAGS = {
     "train": TRAIN,
@@ -93,7 +93,7 @@ def test_commands_of_documents_are_valid() -> None:
 def test_flags_named_in_the_readme_exist() -> None:
     named = set(re.findall(r"`--([a-z]\w*)", (ROOT / "README.md").read_text(encoding="utf-8")))
 
-    assert named - {"help", "name"} - TRAIN.keys() - enjoy_flags.keys() == set()
+    assert named - {"help", "name"} - TRAIN.keys() - enjoy_flags.keys() - export_flags.keys() == set()
 
 
 def test_broken_pointers_and_commands_are_found(tmp_path: Path) -> None:

@@ -40,6 +40,15 @@ def random_env(obs: str, actions: str, masked: bool, agents: str) -> Any:
     return make(OBS[obs], ACTIONS[actions], masked)
 
 
+def wide_env() -> Any:
+    """Of one agent, whose observations are numbers of 64 and 32 bits far from zero."""
+    wide: dict[str, spaces.Space[Any]] = {
+        "x": spaces.Box(1e3, 1e3 + 4.0, (3,), np.float64),
+        "count": spaces.Box(0, 10**6, (2,), np.int32),
+    }
+    return RandomEnv(wide, ACTIONS["discrete"], masked=False)
+
+
 def random_vector(num_envs: int, **kwargs: Any) -> gymnasium.vector.SyncVectorEnv:
     """Of envs of one agent."""
     return gymnasium.vector.SyncVectorEnv([lambda: random_env(**kwargs)] * num_envs)

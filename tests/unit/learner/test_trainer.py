@@ -205,7 +205,7 @@ def test_normalizers_count_a_dataset_once(algo: AlgoConfig) -> None:
     assert head is not None
 
     def counted() -> tuple[int, int]:
-        return int(normalizer._by_key["obs"].count), int(head.count)
+        return int(normalizer.by_key["obs"].count), int(head.count)
 
     # Before anything is learned observations are taken in at once, later only when a dataset is closed.
     assert counted() == (60, 0 if algo.with_vtrace else 60)

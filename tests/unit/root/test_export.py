@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
@@ -76,6 +78,24 @@ def test_a_checkpoint_with_the_spec_of_its_env_is_exported_without_the_env(capsy
     assert load_file(OUT).keys() == load_file("made.safetensors").keys()
 
 
+def test_arrays_act_by_numpy_alone_and_nothing_is_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
+    save_run(certainty=3.0)
+    argv = ["--experiment=run", TRUSTED, "--format=numpy"]
+
+    assert export.main(argv) == ExitCode.DONE
+
+    result = json.loads(capsys.readouterr().out)
+    assert (result["file"], result["inputs"], result["outputs"]) == ("run.npz", ["obs"], ["action", "dist_params"])
+    module = runpy.run_path("run.py")
+    policy = module["Policy"]("run.npz")
+    assert policy({"obs": np.eye(CONTEXTS)})["action"].tolist() == list(range(CONTEXTS))
+    assert (policy.about["env"], policy.about["env_steps"]) == (BANDIT, "70")
+    Path("run.npz").unlink()
+    assert export.main(argv) == ExitCode.REFUSED
+    assert "--out=run.npz: run.py exists already" in capsys.readouterr().err
+    assert not Path("run.npz").exists()
+
+
 OLDER = """
 import gymnasium
 import numpy as np
@@ -143,8 +163,11 @@ def test_a_spec_that_is_none_is_refused(change: dict[str, Any], capsys: pytest.C
 @pytest.mark.parametrize(
     ("argv", "word"),
     [
-        *(([f"--out={out}"], f"--out={out}: ") for out in ("", "weights.pt", ".safetensors", f"no_folder/{OUT}")),
+        *(([f"--out={out}"], f"--out={out}: ") for out in ("weights.pt", ".safetensors", f"no_folder/{OUT}")),
         (["--out=mine.safetensors"], "exists already"),
+        (["--format=onnx", "--out=mine.npz"], "or say --format=numpy"),
+        (["--format=onnx", "--push_to_hub=somebody/run"], "--push_to_hub=somebody/run: weights go to the Hub as"),
+        (["--push_to_hub=run"], "must be of the form USER/NAME"),
         ([f"--out={OUT}", "--experiment=rum"], "did you mean run?"),
         ([f"--out={OUT}", "--experiment=of_another_env"], "does not fit --env=CartPole-v1"),
         ([f"--out={OUT}"], "[safetensors]'"),

@@ -1,0 +1,175 @@
+"""The acting policy as one function of tensors, from observations to the env's actions, for torch.export and ONNX."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from sfactory.action_heads import ActionHead, BoxHead, DiscreteHead
+from sfactory.errors import ConfigError, named
+from sfactory.exporting.optional_packages import required
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.distributions import ActionDistribution
+from sfactory.model.precision import torch_dtype
+from sfactory.spec import ACTION_KEY, LAST_ACTION
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+STATE, DIST_PARAMS = "rnn_state", "dist_params"
+_ROWS = 2  # of the example: torch takes a single row for a constant
+
+
+class ActionLeaf(NamedTuple):
+    """One array of the env's action. name: of the output. heads: of its elements; stacked: they are side by side."""
+
+    name: str
+    heads: tuple[ActionHead, ...]
+    stacked: bool
+
+
+def action_leaves(heads: Sequence[ActionHead]) -> tuple[ActionLeaf, ...]:
+    """The arrays that an action consists of: ``action``, or ``action/PATH`` for each leaf of a Dict or Tuple.
+
+    The heads of a MultiDiscrete, MultiBinary or Box of integers become one array.
+    """
+    found: dict[str, list[ActionHead]] = {}
+    stacked = set()
+    for head in heads:
+        leaf, _, place = head.key.rpartition("/")
+        if isinstance(head, DiscreteHead) and leaf and place.isdecimal():
+            stacked.add(leaf)
+        else:
+            leaf = head.key
+        found.setdefault(leaf, []).append(head)
+    return tuple(
+        ActionLeaf(leaf if leaf == ACTION_KEY else f"{ACTION_KEY}/{leaf}", tuple(own), leaf in stacked)
+        for leaf, own in found.items()
+    )
+
+
+def distinct(name: str, taken: Collection[str]) -> str:
+    """``name``, or if an observation has it, ``name`` with underscores at its end."""
+    while name in taken:
+        name += "_"
+    return name
+
+
+class ActingFunction(nn.Module):
+    """Chooses the most probable action, with all that acting takes: normalisation, masks, memory, the unit of actions.
+
+    ``forward`` takes and returns {name: [B, ...]}; any B will do.
+
+    Inputs: the observations that the policy reads by their paths, in the shapes and dtypes of the env, action masks
+    among them; with a memory ``rnn_state`` [B, S] float32, zeros at the start of an episode.
+    Outputs: the leaves of the action, see ``action_leaves``, as the env takes them: choices as int64, boxes clipped, in
+    their shape and dtype. ``dist_params`` [B, P] float32, see ActionDistribution, illegal choices with -1e30. With a
+    memory ``next_rnn_state``, and if the core reads its last action, ``next_last_action``.
+
+    inputs: {name: example [2, ...]}. outputs: names, in order.
+    """
+
+    def __init__(self, model: ActorCritic) -> None:
+        super().__init__()
+        # Without the critic, which would stand in the file.
+        self.obs_normalizer, self.tower, self.policy_head = model.obs_normalizer, model.tower, model.policy_head
+        self.action_mask, self._heads = model.action_mask, model.heads
+        self._paths = [path for path, _ in model.spec.obs]
+        obs = {path: torch.zeros(_ROWS, *leaf.shape, dtype=torch_dtype(leaf.dtype)) for path, leaf in model.spec.obs}
+        size = model.tower.state_size
+        self._state = distinct(STATE, obs)
+        self.inputs = {**obs, self._state: torch.zeros(_ROWS, size)} if size else obs
+        self._leaves = [
+            leaf._replace(name=distinct(leaf.name, self.inputs)) for leaf in action_leaves(model.spec.actions)
+        ]
+        self._params = distinct(DIST_PARAMS, self.inputs)
+        self._next = {name: distinct(f"next_{name}", self.inputs) for name in (self._state, LAST_ACTION)}
+        fed_back = [self._next[name] for name in (self._state, LAST_ACTION) if name in self.inputs]
+        self.outputs = [*(leaf.name for leaf in self._leaves), self._params, *fed_back]
+
+    def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """See the class."""
+        obs = {path: inputs[path] for path in self._paths}
+        rows = next(iter(obs.values())).shape[0]
+        state = inputs[self._state] if self._state in self.inputs else torch.zeros(rows, 0)
+        if self.obs_normalizer is not None:
+            obs = self.obs_normalizer.forward(obs)
+        features, state = self.tower.step(obs, state)
+        params = self.policy_head.forward(features)
+        if self.action_mask is not None:
+            params = self.action_mask.forward(params, obs)
+        chosen = ActionDistribution(self._heads, params).mode()
+        outputs = {leaf.name: _of_env(leaf, chosen) for leaf in self._leaves} | {self._params: params}
+        if self._state in self.inputs:
+            outputs[self._next[self._state]] = state
+        if LAST_ACTION in self.inputs:
+            shown = [_shown(chosen[head.key], head) for head in self._heads]
+            outputs[self._next[LAST_ACTION]] = torch.cat(shown, dim=1)
+        return outputs
+
+
+def _shown(chosen: Tensor, head: ActionHead) -> Tensor:
+    """[B, F] float32: the choice as one-hot, a box as the policy gave it, as PreviousSteps shows them to the core."""
+    return (chosen.unsqueeze(1) == torch.arange(head.n)).float() if isinstance(head, DiscreteHead) else chosen
+
+
+def _of_env(leaf: ActionLeaf, chosen: Mapping[str, Tensor]) -> Tensor:
+    """A leaf of the action, [B, ...], as sfactory/env/actions.py gives it to the env."""
+    parts = [
+        _box(chosen[head.key], head) if isinstance(head, BoxHead) else chosen[head.key] + head.start
+        for head in leaf.heads
+    ]
+    return torch.stack(parts, dim=1) if leaf.stacked else parts[0]
+
+
+def _box(chosen: Tensor, head: BoxHead) -> Tensor:
+    """[B, *shape] of ``chosen`` [B, size], which is in the policy's unit."""
+    if head.squashed:
+        chosen = torch.where(torch.tensor(head.bounded), torch.tanh(chosen), chosen)
+    facts = head.low, head.high, head.center or (0.0,), head.scale or (1.0,)
+    low, high, center, scale = (torch.tensor(fact, dtype=torch.float64) for fact in facts)
+    dtype = torch_dtype(head.dtype)
+    action = (chosen.double().clamp(low, high) * scale + center).to(dtype)
+    # Rounding may lead beyond the bounds by a little.
+    action = action.clamp((low * scale + center).to(dtype), (high * scale + center).to(dtype))
+    return action.reshape(-1, *head.shape)
+
+
+def traced(function: ActingFunction, flag: str) -> ExportedProgram:
+    """The function as torch.export has it, for any number of rows. Raises ConfigError, which blames ``flag``."""
+    batch = torch.export.Dim("batch")
+    shapes = {name: {0: batch} for name in function.inputs}
+    try:
+        with torch.no_grad():
+            return torch.export.export(function, (function.inputs,), dynamic_shapes=(shapes,))
+    except Exception as error:  # a network of the user's own may do anything
+        raise ConfigError([f"{flag}: torch.export cannot follow this network: {named(error)}"]) from error
+
+
+def torch_export_bytes(function: ActingFunction, facts: Mapping[str, str], flag: str) -> bytes:
+    """A file for ``torch.export.load``, with ``facts`` as the extra file sfactory.json."""
+    buffer = io.BytesIO()
+    torch.export.save(traced(function, flag), buffer, extra_files={"sfactory.json": json.dumps(facts)})
+    return buffer.getvalue()
+
+
+def onnx_bytes(function: ActingFunction, facts: Mapping[str, str], flag: str) -> bytes:
+    """An ONNX model, with ``facts`` as its metadata. Raises ConfigError if a package is missing, and as ``traced``."""
+    for package in ("onnx", "onnxscript"):
+        required(package, flag, "onnx")
+    program = torch.onnx.export(
+        traced(function, flag),
+        input_names=list(function.inputs),
+        output_names=function.outputs,
+        dynamo=True,
+        verbose=False,
+    )
+    assert program is not None
+    program.model.metadata_props.update(facts)
+    data: bytes = program.model_proto.SerializeToString()
+    return data

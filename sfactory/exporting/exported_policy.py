@@ -1,0 +1,95 @@
+"""Reads the policy of an exported file, to be played."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sfactory.config.commands import PolicyFlags
+from sfactory.config.enjoy import EnjoyConfig
+from sfactory.config.flags import all_flags, assigned, coerce, config_of, strict_json, values_of
+from sfactory.config.saved_config import NOT_RESUMED
+from sfactory.config.schema import ModelConfig
+from sfactory.config.trust import NETWORKS, untrusted
+from sfactory.config.validation import find_problems
+from sfactory.errors import CheckpointError, ConfigError, named
+from sfactory.experiment.saved_policy import SavedPolicy
+from sfactory.exporting.hub import load_from_hub
+from sfactory.exporting.optional_packages import required
+from sfactory.learner.checkpointing import SavedState
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.custom import own_parts
+from sfactory.spec import EnvSpec
+
+
+def policy_to_play(config: EnjoyConfig) -> SavedPolicy:
+    """The policy that the flags name: of a run, of a file, or of the Hugging Face Hub.
+
+    Raises the errors of ``SavedPolicy.load``, ``load_from_hub`` and ``read_export``.
+    """
+    if config.experiment:
+        return SavedPolicy.load(config)
+    path = load_from_hub(config.load_from_hub) if config.load_from_hub else Path(config.policy_file)
+    saved = read_export(path, config.trust_run_dir)
+    if config.env not in ("", saved.config.run.env):
+        trained = assigned("env", saved.config.run.env)
+        raise ConfigError([f"{assigned('env', config.env)}: the policy was trained with {trained}; repeat that"])
+    return saved
+
+
+def read_export(path: Path, trusted: bool) -> SavedPolicy:
+    """The policy of a file that ``sfactory.export`` wrote as safetensors.
+
+    trusted: the networks that it names may be imported. Raises ConfigError if the package safetensors is missing, or
+    they are not trusted, and CheckpointError if the file is none that this version can read.
+    """
+    package = required("safetensors", f"playing {path}", "safetensors")
+    try:
+        with package.safe_open(path, "pt") as file:
+            facts: Mapping[str, str] = file.metadata() or {}
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+        config = config_of(_values(facts))
+        spec = EnvSpec.of_plain(_json(facts, "env_spec"))
+        env_steps, policy = int(facts["env_steps"]), int(facts["policy"])
+    except Exception as error:  # of safetensors, and of all that a file may lack
+        raise CheckpointError(
+            f"{path} is not a policy that sfactory.export wrote as safetensors: {named(error)}"
+        ) from error
+    problems = [f"{problem.text} (this value comes from {path})" for problem in find_problems(config)]
+    if not trusted:
+        problems += untrusted(values_of(config), dict.fromkeys(NETWORKS, path), ())
+    if problems:
+        raise ConfigError(problems)
+    if not own_parts(config.model):
+        _check_sizes(path, weights, spec, config.model)
+    counts = dict.fromkeys(("env_steps", "agent_steps", "run_env_steps"), env_steps)
+    state = SavedState(weights, spec, 0, train_seconds=0.0, best_metric="reward", best_objective=0.0, **counts)
+    wanted = PolicyFlags(policy_index=policy, trust_run_dir=trusted)
+    return SavedPolicy(config, path, state, path, wanted)
+
+
+def _check_sizes(path: Path, weights: Mapping[str, torch.Tensor], spec: EnvSpec, config: ModelConfig) -> None:
+    """Raise CheckpointError if the network that the description asks for has other sizes; no memory is taken for it."""
+    damaged = f"{path}: its weights are not those of the network that it describes: it is damaged"
+    try:
+        with torch.device("meta"):
+            described = {name: tensor.shape for name, tensor in ActorCritic(spec, config).state_dict().items()}
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{damaged} ({named(error)})") from error
+    if described != {name: tensor.shape for name, tensor in weights.items()}:
+        raise CheckpointError(damaged)
+
+
+def _values(facts: Mapping[str, str]) -> dict[str, Any]:
+    """The flags that the description sets, by name."""
+    plain: dict[str, Any] = {"env": facts["env"], "env_kwargs": _json(facts, "env_kwargs")}
+    for group in ("env_wrappers", "env_sampling", "model_config"):
+        plain |= _json(facts, group)
+    return {name: coerce(all_flags()[name], value) for name, value in plain.items() if name not in NOT_RESUMED}
+
+
+def _json(facts: Mapping[str, str], name: str) -> Any:
+    return strict_json(facts[name])

@@ -1,0 +1,112 @@
+"""Writes the model card of a policy: its env, algorithm, return and settings, and how to play it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+
+import yaml
+
+from sfactory import __version__
+from sfactory.config.argv import assignment
+from sfactory.config.flags import all_flags, values_of
+from sfactory.config.saved_config import NOT_RESUMED
+from sfactory.config.schema import Config
+from sfactory.config.trust import NETWORKS, TRUST, untrusted
+from sfactory.experiment.saved_policy import SavedPolicy
+from sfactory.experiment.summary import Summary
+from sfactory.exporting.hub import CARD
+
+_CARD = """---
+{head}---
+
+# A policy for {env}
+
+| | |
+|---|---|
+| environment | `{env}` |
+| algorithm | {algorithm} |
+| trained for | {env_steps} env steps |
+| return | {result} |
+
+Trained with sfactory {version}. `policy.safetensors` holds the weights with their description, and no code.
+
+## Play it
+
+```
+pip install "sfactory[hub,safetensors]"
+{command}
+```
+
+## Settings
+
+All that differ from the defaults:
+
+```json
+{settings}
+```
+"""
+
+
+def model_card(saved: SavedPolicy, policy: int, repository: str) -> str:
+    """Markdown with a head of YAML, as the Hub reads it. The return is that of the run's summary.json."""
+    config, env = saved.config, saved.config.run.env
+    result = _result(Summary.read(saved.named_in.with_name("summary.json")), policy)
+    head: dict[str, object] = {
+        "library_name": "sfactory",
+        "pipeline_tag": "reinforcement-learning",
+        "tags": ["reinforcement-learning", "deep-reinforcement-learning", "sfactory", env],
+    }
+    if result is not None:
+        metric = {"type": "mean_reward", "name": "mean return", "value": result, "verified": False}
+        task, data = {"type": "reinforcement-learning", "name": "reinforcement-learning"}, {"name": env, "type": env}
+        head["model-index"] = [{"name": "APPO", "results": [{"task": task, "dataset": data, "metrics": [metric]}]}]
+    values = values_of(config)
+    return _CARD.format(
+        head=yaml.safe_dump(head, sort_keys=False, allow_unicode=True),
+        env=env,
+        algorithm=_algorithm(config),
+        env_steps=f"{saved.state.env_steps:,}",
+        result=result or "not known",
+        version=__version__,
+        command=shlex.join(["python", "-m", "sfactory.enjoy", *_words(values, repository)]),
+        settings=json.dumps(_settings(values), indent=2, default=dict),
+    )
+
+
+def _result(summary: Summary | None, policy: int) -> str | None:
+    """The return with its range over the episodes of the last evaluation, else the mean at the end of training."""
+    if summary is None:
+        return None
+    played = summary.evaluation or {}
+    mean, least, most = (played.get(f"episode_return_{name}") for name in ("mean", "min", "max"))
+    if mean is not None and least is not None and most is not None and not summary.policies:
+        return f"{mean:.2f}, between {least:.2f} and {most:.2f} in {played['episodes']} episodes of an evaluation"
+    of_policies = [each.get("episode_return_mean") for each in summary.policies] or [summary.episode_return_mean]
+    mean = of_policies[policy] if policy < len(of_policies) else None
+    return None if mean is None else f"{mean:.2f}, the mean of the last episodes of training"
+
+
+def _algorithm(config: Config) -> str:
+    """The algorithm in a few words."""
+    loss = "PPO" if config.algo.policy_loss == "ppo_clip" else "policy gradient"
+    targets = "V-trace" if config.algo.with_vtrace else "GAE"
+    sampling = "asynchronous sampling (APPO)" if config.sampling.async_rl else "synchronous sampling"
+    return f"{loss} with {targets}, {sampling}"
+
+
+def _words(values: Mapping[str, object], repository: str) -> list[str]:
+    """The flags that play the policy; code that it names has to be trusted by name."""
+    words = [f"--load_from_hub={repository}"]
+    if untrusted(values, {"env": CARD}):
+        words += assignment("env", values["env"])
+    if untrusted(values, dict.fromkeys(("env_kwargs", "wrapper", *NETWORKS), CARD)):
+        words.append(f"--{TRUST}=True")
+    return words
+
+
+def _settings(values: Mapping[str, object]) -> dict[str, object]:
+    return {
+        name: value for name, value in values.items() if name not in NOT_RESUMED and value != all_flags()[name].default
+    }
