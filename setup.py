@@ -53,7 +53,10 @@ setup(
     python_requires=">=3.11",
     packages=[*find_packages(include=["sfactory", "sfactory.*"]), *ENV_PACKAGES],
     package_dir={"sfactory_envs": "envs"},
-    package_data={"sfactory": ["py.typed", "config/*.json", "cli/starter/*"], "sfactory_envs": ["py.typed"]},
+    package_data={
+        "sfactory": ["py.typed", "config/*.json", "cli/starter/*", "results/page.html"],
+        "sfactory_envs": ["py.typed"],
+    },
     install_requires=[
         "torch>=2.10",
         "numpy>=2",
@@ -74,6 +77,9 @@ setup(
         "video": VIDEO,
         "plot": PLOT,
         "docs": PLOT,
+        "wandb": ["wandb>=0.19"],
+        "mlflow": ["mlflow>=2.20"],
+        "trackio": ["trackio>=0.4"],
         "envpool": ["envpool>=1.2"],
         "brax": ["brax>=0.14", "jax>=0.5"],
         "mujoco": ["gymnasium[mujoco]"],
@@ -142,6 +148,11 @@ setup(
             "robotics = sfactory_envs.imported:ROBOTICS",
             "toy_text = sfactory_envs.toy_text:FAMILY",
             "vector = sfactory_envs.vector_envs:VECTOR",
+        ],
+        "sfactory.observers": [
+            "mlflow = sfactory.report.trackers:MlflowTracker",
+            "trackio = sfactory.report.trackers:TrackioTracker",
+            "wandb = sfactory.report.trackers:WandbTracker",
         ],
         "sfactory.models": ["nethack = sfactory_envs.nethack_encoder:NetHackEncoder"],
     },

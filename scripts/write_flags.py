@@ -29,11 +29,13 @@ from sfactory.config.commands import (
     EvaluateConfig,
     ExportConfig,
     MatchConfig,
+    PageConfig,
     PlotConfig,
     check_flags,
     evaluate_flags,
     export_flags,
     match_flags,
+    page_flags,
     plot_flags,
 )
 from sfactory.config.enjoy import EnjoyConfig, enjoy_flags
@@ -55,7 +57,7 @@ WORDS = {
 }
 # The document is the same on all machines; and an empty text is no default where something must be given.
 DEFAULTS_IN_WORDS = {"num_workers": "number of cores"} | dict.fromkeys(("env", "experiment", "out", "run"), "required")
-OPTIONAL = {("plot", "out"), ("run", "experiment"), ("export", "out")}
+OPTIONAL = {("plot", "out"), ("report_page", "out"), ("run", "experiment"), ("export", "out")}
 # Where a flag's origin is looked for: Sample Factory's two versions, side by side, and then the others.
 VERSIONS = {"sf_v1": "v1", "sf_v2": "v2"}
 OTHERS = {"appo": "early v1", "rllib_impala": "RLlib", "rllib_appo": "RLlib APPO"}
@@ -85,16 +87,11 @@ The words of the map:
 
 def our_flags() -> dict[str, Flag]:
     """All flags by name; where train and another command share a name, it is train's."""
-    return {
-        **launcher_flags,
-        **plot_flags,
-        **match_flags,
-        **check_flags,
-        **export_flags,
-        **evaluate_flags,
-        **enjoy_flags,
-        **all_flags(),
-    }
+    others = (
+        *(launcher_flags, page_flags, plot_flags, match_flags, check_flags),
+        *(export_flags, evaluate_flags, enjoy_flags),
+    )
+    return {name: flag for flags in (*others, all_flags()) for name, flag in flags.items()}
 
 
 def default_text(flag: Flag) -> str:
@@ -189,6 +186,7 @@ def _our_part(origins: Origins) -> list[str]:
         ("launcher", LauncherConfig, launcher_flags),
         ("match", MatchConfig, match_flags),
         ("plot", PlotConfig, plot_flags),
+        ("report_page", PageConfig, page_flags),
     ]
     for name, settings, known in others:
         lines += ["", f"## The flags of sfactory.{name} ({len(known)})", "", (settings.__doc__ or "").strip(), ""]

@@ -1,4 +1,4 @@
-"""Draws the history of a population: ``python -m sfactory.plot population RUN``.
+"""Draws pictures: ``python -m sfactory.plot curves RUN ...``, ``compare RUN ... vs RUN ...``, ``population RUN``.
 
 stdout gets one JSON line with the result; everything else goes to stderr.
 """
@@ -9,9 +9,11 @@ import json
 import sys
 from collections.abc import Sequence
 
-from sfactory.config.commands import Plot, read_plot_line
+from sfactory.config.commands import COMPARE, POPULATION, Plot, read_plot_line
 from sfactory.pbt.plot import draw, read_history
 from sfactory.process.command import Command
+from sfactory.results.figure import draw_comparison, draw_curves
+from sfactory.results.runs import Group, Run, grouped, name_of
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -19,19 +21,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     with Command("sf-plot") as command:
         plot = read_plot_line(arguments)
-        command.print_result(lambda: _draw(plot))
+        command.print_result(lambda: json.dumps({"out": str(plot.out), **_draw(plot)}))
     return command.exit_code
 
 
-def _draw(plot: Plot) -> str:
-    history = read_history(plot.run_dir)
-    draw(history, plot.out)
-    drawn = {
-        "policies": len(history.policies),
-        "births": len(history.replacements),
-        "hyperparameters": len(history.traces),
-    }
-    return json.dumps({"out": str(plot.out), **drawn})
+def _draw(plot: Plot) -> dict[str, object]:
+    if plot.picture == POPULATION:
+        history = read_history(plot.groups[0][0])
+        draw(history, plot.out)
+        return {
+            "policies": len(history.policies),
+            "births": len(history.replacements),
+            "hyperparameters": len(history.traces),
+        }
+    how = plot.settings.metric, plot.settings.over, plot.settings.label, plot.out
+    if plot.picture == COMPARE:
+        first, second = ([Run(path) for path in group] for group in plot.groups)
+        return draw_comparison((Group(name_of(first), first, {}), Group(name_of(second), second, {})), *how)
+    return draw_curves(grouped([Run(path) for path in plot.groups[0]]), *how)
 
 
 if __name__ == "__main__":

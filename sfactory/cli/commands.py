@@ -48,8 +48,15 @@ SUBCOMMANDS: Mapping[str, Subcommand] = MappingProxyType(
             "episodes in several processes, with intervals",
             f"{_CONFIG}.commands:evaluate_flags",
         ),
-        "plot": Subcommand("sfactory.plot", "population RUN", "pictures of runs", f"{_CONFIG}.commands:plot_flags"),
-        "report": Subcommand("sfactory.report_page", "RUN ...", "a page on runs", f"{_CONFIG}.commands:report_flags"),
+        "plot": Subcommand(
+            "sfactory.plot",
+            "curves RUN ...",
+            "pictures of runs: curves, compare, population",
+            f"{_CONFIG}.commands:plot_flags",
+        ),
+        "report": Subcommand(
+            "sfactory.report_page", "RUN ... [--serve]", "runs in a browser", f"{_CONFIG}.commands:page_flags"
+        ),
         "match": Subcommand(
             "sfactory.match", "RUN ... [flags]", "policies against each other", f"{_CONFIG}.commands:match_flags"
         ),

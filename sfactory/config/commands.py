@@ -1,4 +1,4 @@
-"""Command lines of the commands beside train: flags as a dataclass, and the settings of export and plot.
+"""Command lines of the commands beside train: flags as a dataclass, and the settings of most.
 
 These commands work on saved runs, which have a config.json, or start runs that bring their own flags. So they take
 none of train's other flags, and train takes none of theirs.
@@ -17,6 +17,7 @@ from sfactory.config.argv import scan
 from sfactory.config.field import flag
 from sfactory.config.flags import Flag, assigned, config_of, did_you_mean, flags_of, shown
 from sfactory.config.help_text import command_help
+from sfactory.config.saved_config import CONFIG_NAME
 from sfactory.config.sections.sampling import WrapperConfig
 from sfactory.config.validation import find_problems, value_problem
 from sfactory.errors import ConfigError
@@ -180,23 +181,36 @@ _EXPORT = Command(
 )
 export_flags, read_export_line = _EXPORT.flags, _EXPORT.read
 
-_POPULATION = "population"  # the one kind of picture
+_RUNS = "RUN is the folder of a run or of several, or its name in --train_dir."
 SUFFIXES = (".svg", ".png")
+POPULATION, CURVES, COMPARE = "population", "curves", "compare"
+VERSUS = "vs"  # between the two groups of runs that are compared
+_PICTURES = {POPULATION: "RUN", CURVES: "RUN ...", COMPARE: f"RUN ... {VERSUS} RUN ..."}  # and the words after each
 
 
 @dataclass(frozen=True)
 class PlotConfig:
-    """Which picture of which run to draw, and into which file."""
+    """Which picture of which runs to draw, and into which file."""
 
     train_dir: str = flag("./train_dir", "directory that holds one folder per experiment")
-    out: str = flag("", "file to write, named .svg or .png; empty: population.svg in the run's folder")
+    out: str = flag(
+        "",
+        "file to write, named .svg or .png; empty: population.svg in the run's folder; curves.svg or compare.svg here",
+    )
+    metric: str = flag("train/episode_return_mean", "what curves and compare draw: a name in metrics.jsonl")
+    over: Literal["env_steps", "frames", "minutes"] = flag(
+        "env_steps", "their horizontal axis; minutes are of training"
+    )
+    label: str = flag("", "text of their vertical axis; empty: what the metric is")
 
 
 class Plot(NamedTuple):
-    """A picture of the population of the run in ``run_dir``, drawn into ``out``."""
+    """A picture (a key of _PICTURES) of runs, in two groups where they are compared, drawn into ``out``."""
 
-    run_dir: Path
+    picture: str
+    groups: tuple[tuple[Path, ...], ...]
     out: Path
+    settings: PlotConfig
 
 
 def _plot_clashes(config: PlotConfig) -> Iterator[Clash]:
@@ -207,27 +221,112 @@ def _plot_clashes(config: PlotConfig) -> Iterator[Clash]:
 _PLOT = Command(
     PlotConfig,
     "plot",
-    "Draws a population: returns of every member, which policy replaced which, each hyperparameter over time. RUN is "
-    "the folder of a run, or its name in --train_dir.",
+    "population draws the returns of every member, which policy replaced which, and each hyperparameter over time. "
+    "curves draws runs, those that differ in nothing but the seed as one interquartile mean in its 95% interval. "
+    f"compare draws two groups of runs, with {VERSUS} between them, and how probable it is that one is better. {_RUNS}",
     _plot_clashes,
-    usage=f"{_POPULATION} RUN",
+    usage=" | ".join(f"{picture} {words}" for picture, words in _PICTURES.items()),
 )
 plot_flags = _PLOT.flags
 
 
 def read_plot_line(argv: Sequence[str]) -> Plot:
-    """The plot that ``argv`` asks for: two words, then flags; otherwise as ``Command.read``.
-
-    RUN is a folder in --train_dir of that name, else the folder itself.
-    """
+    """The plot that ``argv`` asks for: words, then flags; otherwise as ``Command.read``."""
     count = next((i for i, token in enumerate(argv) if token.startswith("-")), len(argv))
-    settings = _PLOT.read(argv[count:], _word_problems(argv[:count]))
-    run = argv[1]
-    found = [path for path in (Path(settings.train_dir) / run, Path(run)) if path.is_dir()]
-    if not found:
-        where = f"neither in {settings.train_dir} nor as a folder from {Path.cwd()}"
-        raise ConfigError([f"there is no run {shown(run)!r}, {where}"])
-    return Plot(found[0], Path(settings.out) if settings.out else found[0] / f"{_POPULATION}{SUFFIXES[0]}")
+    settings = _PLOT.read(argv[count:], _picture_problems(argv[:count]))
+    picture, *words = argv[:count]
+    at = words.index(VERSUS) if picture == COMPARE else len(words)
+    groups = tuple(tuple(run_dirs(group, settings.train_dir)) for group in (words[:at], words[at + 1 :]) if group)
+    folder = groups[0][0] if picture == POPULATION else Path()
+    out = Path(settings.out) if settings.out else folder / f"{picture}{SUFFIXES[0]}"
+    return Plot(picture, groups, out, settings)
+
+
+def _picture_problems(words: Sequence[str]) -> list[str]:
+    usages = [f"python -m sfactory.plot {picture} {runs} [--out=FILE]" for picture, runs in _PICTURES.items()]
+    if not words:
+        return [f"what is to be drawn? write {', or '.join(usages)}"]
+    picture, *runs = words
+    if picture not in _PICTURES:
+        near = did_you_mean(picture, list(_PICTURES))
+        return [f"{shown(picture)!r}: cannot be drawn; there is {', '.join(_PICTURES)}{near}"]
+    usage = f"write {usages[list(_PICTURES).index(picture)]}"
+    if not runs:
+        return [f"of which run? {usage}, where {_RUNS}"]
+    if picture == POPULATION:
+        return [f"{shown(word)!r}: unexpected; {usage}" for word in runs[1:]]
+    separators = [at for at, word in enumerate(runs) if word == VERSUS]
+    if picture == COMPARE and (len(separators) != 1 or separators[0] in (0, len(runs) - 1)):
+        return [f"which runs are compared with which? {usage}"]
+    return []
+
+
+def run_dirs(words: Sequence[str], train_dir: str) -> list[Path]:
+    """The folders of runs. Each word is a folder in ``train_dir`` of that name, else a folder: of a run, or of runs.
+
+    Raises ConfigError with a line for each word that is none.
+    """
+    found, problems = list[Path](), []
+    for word in words:
+        places = [path for path in (Path(train_dir) / word, Path(word)) if path.is_dir()]
+        if places:
+            inside = sorted(path.parent for path in places[0].glob(f"*/{CONFIG_NAME}"))
+            found += inside if inside and not (places[0] / CONFIG_NAME).exists() else places[:1]
+        else:
+            where = f"neither in {train_dir} nor as a folder from {Path.cwd()}"
+            problems.append(f"there is no run {shown(word)!r}, {where}")
+    if problems:
+        raise ConfigError(problems)
+    return list(dict.fromkeys(found))
+
+
+@dataclass(frozen=True)
+class PageConfig:
+    """Which page to write of runs, or whether to serve it while they train."""
+
+    train_dir: str = flag("./train_dir", "directory that holds one folder per experiment")
+    out: str = flag("", "file to write, named .html; empty: report.html in the run's folder, of several runs here")
+    serve: bool = flag(
+        False, "True writes no file: the page is at http://127.0.0.1:PORT, follows the runs, until Ctrl-C"
+    )
+    port: int = flag(8008, "port of serve, on this machine alone; 0 takes a free one", ge=0, le=65535)
+
+
+class Page(NamedTuple):
+    """A page of runs: written into ``out`` or, if that is None, served at ``port``."""
+
+    runs: tuple[Path, ...]
+    out: Path | None
+    port: int
+
+
+def _page_clashes(config: PageConfig) -> Iterator[Clash]:
+    if config.out and not config.out.endswith(".html"):
+        yield "out", "must be a file with a name that ends in .html", ()
+    if config.out and config.serve:
+        yield "out", "no file is written with --serve=True; leave one of them out", ("serve",)
+
+
+_PAGE = Command(
+    PageConfig,
+    "report_page",
+    "Writes one HTML file that shows runs: their curves, speed, settings, population, videos and faults. It needs no "
+    f"network. {_RUNS}",
+    _page_clashes,
+    usage="RUN ...",
+)
+page_flags = _PAGE.flags
+
+
+def read_page_line(argv: Sequence[str]) -> Page:
+    """The page that ``argv`` asks for: words, then flags; otherwise as ``Command.read``."""
+    count = next((i for i, token in enumerate(argv) if token.startswith("-")), len(argv))
+    problems = [] if count else ["of which runs? write python -m sfactory.report_page RUN ..., with the name of each"]
+    settings = _PAGE.read(argv[count:], problems)
+    runs = tuple(run_dirs(argv[:count], settings.train_dir))
+    folder = runs[0] if len(runs) == 1 else Path()
+    out = Path(settings.out) if settings.out else folder / "report.html"
+    return Page(runs, None if settings.serve else out, settings.port)
 
 
 @dataclass(frozen=True)
@@ -289,15 +388,3 @@ _CHECK = Command(
     usage="--env=ENV",
 )
 check_flags, read_check_line = _CHECK.flags, _CHECK.read
-
-
-def _word_problems(words: Sequence[str]) -> list[str]:
-    usage = f"write python -m sfactory.plot {_POPULATION} RUN [--out=FILE]"
-    if not words:
-        return [f"what is to be drawn? {usage}"]
-    if words[0] != _POPULATION:
-        near = did_you_mean(words[0], [_POPULATION])
-        return [f"{shown(words[0])!r}: cannot be drawn; there is {_POPULATION}{near}"]
-    if len(words) == 1:
-        return [f"of which run? {usage}, where RUN is its folder, or its name in --train_dir"]
-    return [f"{shown(word)!r}: unexpected; {usage}" for word in words[2:]]

@@ -6,7 +6,7 @@ Every line of an SVG has an id: ``return-1``, ``birth-0-2`` (policy 2 got the we
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,15 +67,15 @@ def read_history(run_dir: Path) -> History:
     declared = {name: each.how for name, each in mutable_flags().items()}
     declared |= {each.name: each.how for each in hyperparameters(config_of(saved.values))}
     policies = tuple(sorted({event.policy for event in events}))
-    rows = list(_rows(run_dir / "metrics.jsonl"))
+    rows = list(metrics_rows(run_dir / "metrics.jsonl"))
     returns = tuple(curve for policy in policies if (curve := _returns(policy, rows)).values)
     ends = {curve.policy: curve.env_steps[-1] for curve in returns}
     replacements = tuple(event for event in events if event.kind is Kind.REPLACE)
     return History(policies, returns, replacements, tuple(_traces(events, policies, declared, ends)))
 
 
-def _rows(path: Path) -> Iterable[Mapping[str, object]]:
-    """Rows of metrics.jsonl without invalid ones, such as a row cut off by a kill."""
+def metrics_rows(path: Path) -> Iterable[Mapping[str, object]]:
+    """Rows of metrics.jsonl without invalid ones, such as a row cut off by a kill; raises RunDirError."""
     try:
         lines = atomic.read_bytes(path).splitlines()
     except OSError as error:
@@ -138,15 +138,23 @@ _COLUMNS = 2
 
 def draw(history: History, target: Path) -> None:
     """Write an SVG or PNG, by the suffix of ``target``; raises ResourceError without matplotlib or if it fails."""
+    # Text instead of outlines.
+    write_picture(lambda: _figure(history), target, {"svg.fonttype": "none", "font.size": 8})
+
+
+def write_picture(make: Callable[[], Any], target: Path, style: Mapping[str, object]) -> None:
+    """Write the figure that ``make`` returns as an SVG or PNG, by the suffix of ``target``. style: of matplotlib.
+
+    Raises ResourceError without matplotlib, before ``make`` is called, or if the file cannot be written.
+    """
     try:
         matplotlib: Any = importlib.import_module("matplotlib")  # without its types, which mypy does not have
     except ImportError as error:
         raise ResourceError(
             f"drawing needs matplotlib, which cannot be imported ({error}); run: {install_command('plot')}"
         ) from error
-    # Reproducible ids, and text instead of outlines.
-    with matplotlib.rc_context({"svg.hashsalt": "sfactory", "svg.fonttype": "none", "font.size": 8}):
-        figure = _figure(history)
+    with matplotlib.rc_context({"svg.hashsalt": "sfactory", **style}):  # reproducible ids
+        figure = make()
         metadata = {"Date": None} if target.suffix == ".svg" else {}
         try:
             with atomic.replacing(target) as file:

@@ -24,12 +24,15 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"resident"}),
     frozenset({"experiment"}),
     frozenset({"exporting"}),
-    frozenset({"planning", "play", "launch"}),
+    frozenset({"planning", "play", "launch", "results"}),
     frozenset({"supervise"}),
     frozenset({"report"}),
     frozenset({"benchmark"}),
     frozenset({"runner"}),
-    frozenset({"train", "enjoy", "evaluate", "envs", "export", "match", "check_env", "plot", "launcher", "api", "cli"}),
+    frozenset(
+        {"train", "enjoy", "evaluate", "envs", "export", "match", "check_env", "plot", "report_page", "launcher"}
+        | {"api", "cli"}
+    ),
     frozenset({"__main__"}),
 )
 HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}

@@ -1,0 +1,126 @@
+"""Serves the page of runs while they train, to this machine alone; it reads their files and changes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections.abc import Sequence
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from sfactory import atomic
+from sfactory.errors import ResourceError
+from sfactory.results.page import data_of, data_text, page_of, videos_of
+
+HOST = "127.0.0.1"
+_TIMEOUT_S = 30.0  # for a client to send its request, or take the answer
+
+_log = logging.getLogger(__name__)
+
+
+class LivePage:
+    """The page of runs as their files are now; computed again only when one of them has changed."""
+
+    def __init__(self, runs: Sequence[Path]) -> None:
+        self._runs = runs
+        self._lock = threading.Lock()
+        self._seen: object = None
+        self._data: dict[str, Any] = {}
+        self._videos: dict[str, Path] = {}
+
+    def data(self) -> dict[str, Any]:
+        """What ``data_of`` returns."""
+        with self._lock:
+            seen = [_stamp(path) for run in self._runs for path in _files(run)]
+            if seen != self._seen:
+                self._videos = {}
+                self._data = data_of(self._runs, self._video_url, serving=True)
+                self._seen = seen
+            return self._data
+
+    def _video_url(self, number: int, video: Path) -> str:
+        url = f"videos/{number}/{quote(video.name)}"
+        self._videos[f"/{url}"] = video
+        return url
+
+    def answer(self, path: str) -> tuple[str, bytes] | None:
+        """The content type and the content of ``path``; None if there is none. Raises OSError."""
+        if path == "/":
+            return "text/html; charset=utf-8", page_of(self.data())
+        if path == "/data.json":
+            return "application/json", data_text(self.data()).encode()
+        video = self._videos.get(path)
+        return None if video is None else ("video/mp4", atomic.read_bytes(video))
+
+
+def _files(run: Path) -> list[Path]:
+    names = ("config.json", "run.json", "summary.json", "metrics.jsonl", "population.jsonl", "sf_log.txt")
+    return [*(run / name for name in names), *videos_of(run)]
+
+
+def _stamp(path: Path) -> tuple[str, int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return str(path), 0, 0
+    return str(path), found.st_mtime_ns, found.st_size
+
+
+class PageServer(ThreadingHTTPServer):
+    """Answers on 127.0.0.1 at ``port`` (0: a free one); a context manager. Raises ResourceError if it is taken."""
+
+    daemon_threads = True
+
+    def __init__(self, page: LivePage, port: int) -> None:
+        self.page = page
+        try:
+            super().__init__((HOST, port), _Handler)
+        except OSError as error:
+            raise ResourceError(
+                f"--port={port} cannot be used: {error.strerror or error}; --port=0 finds one"
+            ) from error
+        # A page of another site, whose name was made to lead here, must not read runs.
+        self.hosts = {f"{name}:{self.server_port}" for name in (HOST, "localhost")}
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        return f"http://{HOST}:{self.server_port}/"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: PageServer
+    timeout = _TIMEOUT_S
+
+    def do_GET(self) -> None:
+        """Answer one request; errors of reading are logged and answered."""
+        if self.headers.get("Host") not in self.server.hosts:
+            self.send_error(HTTPStatus.FORBIDDEN)
+            return
+        try:
+            found = self.server.page.answer(self.path)
+        except OSError as error:
+            _log.warning("%s: %s", self.path, error)
+            self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR)
+            return
+        if found is None:
+            self.send_error(HTTPStatus.NOT_FOUND)
+            return
+        kind, content = found
+        tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+        known = self.headers.get("If-None-Match") == tag
+        self.send_response(HTTPStatus.NOT_MODIFIED if known else HTTPStatus.OK)
+        for name, value in (("Content-Type", kind), ("ETag", tag), ("Cache-Control", "no-cache")):
+            self.send_header(name, value)
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Content-Length", "0" if known else str(len(content)))
+        self.end_headers()
+        if not known:
+            self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Requests are not logged."""

@@ -1,0 +1,100 @@
+"""Trackers get the rows of whole runs, offline, with their real packages; a resumed run goes on where it was."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from sfactory.errors import ExitCode
+from sfactory.report.trackers import MlflowTracker, Tracker, TrackioTracker, WandbTracker
+from tests.support.long import LONG
+from tests.support.trainer import MORE_STEPS, RunTrainer, TrainerRun
+
+STEPS = 20_000
+RETURN = "train/episode_return_mean"
+
+
+def train_twice(run_trainer: RunTrainer, tracker: type[Tracker]) -> TrainerRun:
+    """A run and its resumption."""
+    pytest.importorskip(tracker.package)
+    name = f"{tracker.__module__}:{tracker.__qualname__}"
+    for steps in (STEPS, STEPS + MORE_STEPS):
+        run = run_trainer(train_for_env_steps=steps, serial_mode=True, inference="local", observers=(name,))
+        run.assert_ended(ExitCode.DONE, within_s=300)
+    return run
+
+
+@LONG
+def test_weights_and_biases_keeps_both_sessions_under_one_name(
+    run_trainer: RunTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+
+    run = train_twice(run_trainer, WandbTracker)
+
+    files = sorted(run.run_dir.glob("wandb/offline-run-*/*.wandb"))
+    assert len(files) == 2
+    assert len({file.name for file in files}) == 1
+    assert all(RETURN.encode() in file.read_bytes() for file in files)
+
+
+@LONG
+def test_mlflow_has_one_run_with_all_rows_and_settings(
+    run_trainer: RunTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow: Any = pytest.importorskip("mlflow")
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+
+    run = train_twice(run_trainer, MlflowTracker)
+
+    client = mlflow.MlflowClient(uri)
+    (found,) = client.search_runs([client.get_experiment_by_name("sfactory").experiment_id])
+    assert (found.info.run_name, found.info.status) == ("run", "FINISHED")
+    assert found.data.params["env"] == "CartPole-v1"
+    sent = {(point.step, point.value) for point in client.get_metric_history(found.info.run_id, RETURN)}
+    assert sent == {(row["env_steps"], row[RETURN]) for row in run.metrics() if row.get(RETURN) is not None}
+
+
+@LONG
+def test_trackio_has_one_run_with_all_rows(
+    run_trainer: RunTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+
+    run = train_twice(run_trainer, TrackioTracker)
+
+    with sqlite3.connect(tmp_path / "trackio" / "sfactory.db") as database:
+        rows = database.execute("SELECT run_name, step FROM metrics").fetchall()
+    assert len({name for name, _ in rows}) == 1
+    assert {step for _, step in rows} == {row["env_steps"] for row in run.metrics()}
+
+
+def test_a_tracker_that_fails_loses_rows_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sent: list[Mapping[str, float]] = []
+
+    class Failing(Tracker):
+        package = "json"
+
+        def send(self, numbers: Mapping[str, float], env_steps: int) -> None:
+            if env_steps:
+                raise ConnectionError("no network")
+            sent.append(numbers)
+
+    tracker = Failing()
+    for steps in (0, 1, 2):
+        tracker.on_report({"env_steps": steps, "a": 1.0, "unknown": None})
+    tracker.on_stop(Mock())
+
+    assert sent == [{"env_steps": 0, "a": 1.0}]
+    assert [record.message.partition(":")[0] for record in caplog.records] == ["json", "json"]
+    monkeypatch.setattr(Failing, "package", "no_such_tracker")
+    with pytest.raises(Exception, match="pip install"):
+        Failing()

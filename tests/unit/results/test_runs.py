@@ -1,0 +1,205 @@
+"""Runs are read from their files, put together by their settings, drawn, and served to this machine alone."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sfactory import plot, report_page
+from sfactory.config.flags import config_of
+from sfactory.config.saved_config import write_config
+from sfactory.results.page import data_of, data_text, embedded_or_linked
+from sfactory.results.runs import RETURN, Run, grouped
+from sfactory.results.server import LivePage, PageServer
+
+STEPS = (0, 1000, 2000, 4000)
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def save_run(name: str, returns: Sequence[float | None], steps: Sequence[int] = STEPS, **flags: Any) -> Path:
+    run_dir = Path("train_dir") / name
+    run_dir.mkdir(parents=True)
+    flags = {"env": "CartPole-v1", "experiment": name, **flags}
+    write_config(run_dir, config_of(flags), dict.fromkeys(flags, "command line"))
+    rows = [
+        {"time": "2026-11-27T10:00:00+00:00", "env_steps": at, RETURN: value, "perf/train_seconds": at / 100}
+        for at, value in zip(steps, returns, strict=True)
+    ]
+    (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"env_steps": 5')
+    return run_dir
+
+
+def save_runs() -> list[Path]:
+    """Two seeds of one setting and two of another."""
+    return [
+        save_run(f"lr_{rate}_{seed}", [None, 10.0 * seed, 20.0, 100.0 * seed], learning_rate=rate, seed=seed)
+        for rate in (0.001, 0.0001)
+        for seed in (1, 2)
+    ]
+
+
+def test_seeds_are_together_and_settings_name_their_groups() -> None:
+    save_runs()
+    paths = sorted(Path("train_dir").iterdir())
+
+    groups = grouped([Run(path) for path in paths])
+
+    assert [group.label for group in groups] == ["learning_rate=0.0001", "learning_rate=0.001"]
+    assert [len(group.runs) for group in groups] == [2, 2]
+    assert [group.label for group in grouped([Run(path) for path in paths[:2]])] == ["lr_0.0001"]
+    other = save_run("other", [1.0] * 4, env="Acrobot-v1", gamma=0.9, rollout=8, num_workers=3)
+    assert [group.label for group in grouped([Run(paths[0]), Run(other)])] == ["CartPole-v1", "Acrobot-v1"]
+    empty = Path("empty")
+    empty.mkdir()
+    assert len(grouped([Run(empty), Run(empty)])) == 2  # nothing says that they are the same
+    assert len(Run(empty).problems) == 2
+
+
+def test_curves_are_over_steps_frames_and_minutes_and_bands_as_far_as_all_runs_go() -> None:
+    first = save_run("a_1", [None, 10.0, 20.0, 40.0], env_frameskip=4)
+    second = save_run("a_2", [0.0, 20.0, 30.0, 35.0], steps=(0, 1000, 3000, 2000), env_frameskip=4)  # resumed at 2000
+
+    assert Run(first).curve(RETURN, "frames").x.tolist() == [4000, 8000, 16000]
+    assert Run(first).curve(RETURN, "minutes").x.tolist() == pytest.approx([1 / 6, 1 / 3, 2 / 3])
+    assert Run(second).curve(RETURN).values.tolist() == [0.0, 20.0, 35.0]
+    (group,) = grouped([Run(first), Run(second)])
+    band = group.band(RETURN, "env_steps", points=3)
+    assert band is not None
+    assert band.x.tolist() == [1000, 1500, 2000]
+    assert band.mean.tolist() == [15.0, (15.0 + 27.5) / 2, 27.5]
+    assert (band.low[0], band.high[0]) == (10.0, 20.0)
+    assert group.band("train/nothing", "env_steps") is None
+
+
+def test_pictures_of_curves_and_of_a_comparison(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    save_runs()
+
+    assert plot.main(["curves", "train_dir", "--over=minutes", "--out=curves.svg", "--label=return"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert [group["iqm"] for group in result["groups"]] == [150.0, 150.0]
+    svg = Path("curves.svg").read_text()
+    parts = ("mean-0", "band-0", "run-0-1", "mean-1")
+    assert [svg.count(f'id="{part}"') for part in (*parts, "mean-2")] == [1, 1, 1, 1, 0]
+
+    pairs = ["lr_0.001_1", "lr_0.001_2", "vs", "train_dir/lr_0.0001_1"]
+    assert plot.main(["compare", *pairs, "--out=compare.png"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["probability_of_improvement"] == 0.75
+    assert [group["label"] for group in result["groups"]] == ["lr_0.001", "lr_0.0001_1"]
+    assert Path("compare.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("command", "argv", "text"),
+    [
+        (plot, ["curves"], "of which run?"),
+        (plot, ["curves", "a_1", "b", "c"], "there is no run 'c'"),
+        (plot, ["curves", "a_1", "--metric=train/episode_return_meen"], "did you mean train/episode_return_mean?"),
+        (plot, ["curves", "a_1", "--over=days"], "--over=days"),
+        (plot, ["compare", "a_1"], "which runs are compared with which?"),
+        (plot, ["compare", "a_1", "vs"], "which runs are compared with which?"),
+        (report_page, [], "of which runs?"),
+        (report_page, ["missing"], "there is no run 'missing'"),
+        (report_page, ["a_1", "--out=x.pdf"], "--out=x.pdf"),
+        (report_page, ["a_1", "--out=x.html", "--serve"], "--serve=True"),
+        (report_page, ["a_1", "--out=no/x.html"], "no/x.html cannot be written"),
+    ],
+)
+def test_wrong_arguments_are_refused(command: Any, argv: list[str], text: str, capsys: Any) -> None:
+    save_run("a_1", [1.0] * 4)
+
+    assert command.main(argv) == 2
+    captured = capsys.readouterr()
+    assert text in captured.err
+    assert captured.out == ""
+
+
+def test_page_data_has_all_that_runs_tell_and_no_markup() -> None:
+    runs = save_runs()
+    with (runs[0] / "sf_log.txt").open("w") as log:
+        log.write(
+            "[10:00:00] WARNING: sf-actor-0: <b>slow</b>\n[10:00:01] env_steps=3\n[10:00:02] bound by actor: why\n"
+        )
+    (runs[0] / "run.json").write_text('{"status": "failed", "seed": 1, "sessions": 3}')
+    (runs[1] / "run.json").write_text("[]")
+    (runs[1] / "population.jsonl").write_text("{}\n")
+    row = {"env_steps": 5000, "perf/env_restarts": 2, "perf/bad_env_data": float("nan"), "own/number": 3}
+    rows = [row, {**row, "perf/env_restarts": 1}, {**row, "perf/env_restarts": 4}]
+    (runs[0] / "metrics.jsonl").open("a").write("\n" + "".join(json.dumps(row) + "\n" for row in rows))
+
+    data = data_of(runs, lambda number, video: "")
+
+    texts = {(event["kind"], event["text"]) for event in data["events"] if event["run"] == 0}
+    assert texts == {
+        ("fault", "run failed"),
+        ("warning", "6 envs recreated after an exception"),
+        ("warning", "sf-actor-0: <b>slow</b>"),
+        ("advice", "bound by actor: why"),
+    }
+    assert ["population.jsonl, line 1" in event["text"] for event in data["events"] if event["run"] == 1] == [True]
+    charts = {chart["metric"]: chart for chart in data["charts"]}
+    assert charts.keys() >= {RETURN, "own/number"}
+    assert charts[RETURN]["runs"][0] == {
+        "env_steps": [1000, 2000, 4000],
+        "minutes": [0.16667, 0.33333, 0.66667],
+        "y": [10.0, 20.0, 100.0],
+    }
+    assert data["settings"]["differing"] == [["learning_rate", "0.001", "0.0001"]]
+    assert ["env", "CartPole-v1", "CartPole-v1", "command line"] in data["settings"]["changed"]
+    assert json.loads(data_text(data))["events"] == data["events"]
+    assert not set("<>&") & set(data_text(data))
+
+
+def test_few_videos_are_embedded_and_others_linked(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = save_run("a 1", [1.0] * 4)
+    for name, size in (("one.mp4", 3), ("two#.mp4", 9)):
+        (run / name).write_bytes(b"x" * size)
+    (run / "link.mp4").symlink_to("/etc/passwd")
+    monkeypatch.setattr("sfactory.results.page._MOST_EMBEDDED", 8)
+
+    videos = data_of([run], embedded_or_linked(Path("pages/report.html")))["videos"]
+
+    assert [video["url"] for video in videos] == ["data:video/mp4;base64,eHh4", "../train_dir/a%201/two%23.mp4"]
+
+
+def test_server_answers_this_machine_alone_with_the_page_its_data_and_videos() -> None:
+    run = save_run("a_1", [1.0] * 4)
+    (run / "play.mp4").write_bytes(b"video")
+    (run / "secret.mp4").symlink_to("/etc/passwd")
+    with PageServer(LivePage([run]), 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+
+        def get(path: str, **headers: str) -> tuple[int, bytes, str | None]:
+            connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+            connection.request("GET", path, headers=headers)
+            answer = connection.getresponse()
+            found = answer.status, answer.read(), answer.getheader("ETag")
+            connection.close()
+            return found
+
+        status, page, _ = get("/")
+        assert (status, b"a_1" in page) == (200, True)
+        _, data, tag = get("/data.json")
+        assert json.loads(data)["videos"] == [{"run": 0, "name": "play.mp4", "url": "videos/0/play.mp4"}]
+        assert get("/data.json", **{"If-None-Match": str(tag)})[:2] == (304, b"")
+        assert get("/videos/0/play.mp4")[:2] == (200, b"video")
+        for path in ("/videos/0/secret.mp4", "/videos/0/../config.json", "/config.json", "/../../etc/passwd"):
+            assert get(path)[0] == 404
+        assert get("/", Host="evil.example")[0] == 403
+        with (run / "metrics.jsonl").open("a") as file:
+            file.write("\n" + json.dumps({"env_steps": 9000, RETURN: 77.0}) + "\n")
+        assert json.loads(get("/data.json")[1])["runs"][0]["return"] == 77.0
+        with pytest.raises(Exception, match="--port=0 finds one"):
+            PageServer(LivePage([run]), server.server_port)
+        server.shutdown()
