@@ -76,7 +76,10 @@ def run(flags: Mapping[str, object] | Sequence[str], *, on_report: OnReport | No
         SFactoryError: the run was refused or has failed; its ``exit_code`` is the command's. An ObserverFailed has the
             exception of ``on_report`` as its cause.
     """
-    return _refusing_briefly(flags, {} if on_report is None else {"on_report": _observer(on_report)})
+    try:
+        return _checked_run(flags, on_report, {})
+    except Refused as error:
+        raise error.with_traceback(None) from error.__cause__  # what to do is to be seen, not where it was noticed
 
 
 def train(
@@ -92,7 +95,7 @@ def train(
     env: an id, the name of a family, or a class or function that returns an env; also one of the script or notebook.
     encoder: see docs/own_agent.md. observers: objects, which stay in this process, or classes.
     """
-    watching: dict[str, Observer] = {} if on_report is None else {"on_report": _observer(on_report)}
+    watching: dict[str, Observer] = {}
     named: list[object] = []
     for place, each in enumerate(observers):
         if isinstance(each, str | type):
@@ -100,7 +103,11 @@ def train(
         else:
             watching[f"{type(each).__qualname__} ({place})"] = each
     given = {"env": env, "encoder": encoder, "observers": named}
-    return _refusing_briefly({**{name: value for name, value in given.items() if value}, **flags}, watching)
+    flags = {**{name: value for name, value in given.items() if value}, **flags}
+    try:
+        return _checked_run(flags, on_report, watching)
+    except Refused as error:
+        raise error.with_traceback(None) from error.__cause__  # what to do is to be seen, not where it was noticed
 
 
 def evaluate(
@@ -177,31 +184,27 @@ def sampler(
         yield opened
 
 
-def _refusing_briefly(flags: Mapping[str, object] | Sequence[str], watching: Mapping[str, Observer]) -> RunResult:
-    try:
-        with _open_streams():
-            return _checked_run(flags, watching)
-    except Refused as error:
-        raise error.with_traceback(None) from error.__cause__  # what to do is to be seen, not where it was noticed
+def _checked_run(
+    flags: Mapping[str, object] | Sequence[str], on_report: OnReport | None, observers: Mapping[str, Observer]
+) -> RunResult:
+    with _open_streams():
+        _require_suitable_process()
+        arguments = _arguments(flags)
+        resolved = read_command_line(arguments)
+        if resolved.config.benchmark.benchmark:
+            raise ConfigError(["--benchmark=True: sfactory.run trains; python -m sfactory.train measures"])
+        # Only now, so that a mistyped flag is reported before, and the environment variables are set.
+        with importing_torch(f"starting {resolved.config.run.env}"):
+            from sfactory.runner.session import Session  # noqa: F401
 
-
-def _checked_run(flags: Mapping[str, object] | Sequence[str], watching: Mapping[str, Observer]) -> RunResult:
-    _require_suitable_process()
-    arguments = _arguments(flags)
-    resolved = read_command_line(arguments)
-    if resolved.config.benchmark.benchmark:
-        raise ConfigError(["--benchmark=True: sfactory.run trains; python -m sfactory.train measures"])
-    # Only now, so that a mistyped flag is reported before, and the environment variables are set.
-    with importing_torch(f"starting {resolved.config.run.env}"):
-        from sfactory.runner.session import Session  # noqa: F401
-
-    interrupts = Interrupts()
-    try:
-        with _restored_process(), interrupts:
-            return _run(resolved, arguments, watching, interrupts)
-    finally:
-        interrupts.restore()
-        gc.collect()  # frees the run's shared memory before the next run allocates its own
+        interrupts = Interrupts()
+        try:
+            with _restored_process(), interrupts:
+                watching = {**observers, **({} if on_report is None else {"on_report": _observer(on_report)})}
+                return _run(resolved, arguments, watching, interrupts)
+        finally:
+            interrupts.restore()
+            gc.collect()  # frees the run's shared memory before the next run allocates its own
 
 
 def _run(

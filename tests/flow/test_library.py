@@ -47,7 +47,11 @@ def test_the_page_is_a_program_that_does_all_of_it(tmp_path: Path) -> None:
     mean, action = lines[0].split()
     assert float(mean) > 0.9
     assert action == "2"
-    assert lines[1].startswith("done ")
+    status, steps, trained, rows = lines[1].split()
+    assert status == "done"
+    assert 0 < int(steps) < 1_000_000
+    assert float(trained) > 0.7  # some episodes end after the report
+    assert int(rows) > 0
     assert lines[2].startswith("Discrete(4) Discrete(4) ")
     assert "1.0 0.0 1.0 (1.0, 1.0)" in lines[3]
     assert len((tmp_path / "episodes.csv").read_text().splitlines()) == 51
