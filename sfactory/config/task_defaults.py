@@ -89,10 +89,16 @@ def with_task_defaults(resolved: Resolved, kind: Kind, step_us: float | None, on
     return resolved.replaced(chosen, f"task: {kind}")
 
 
-def updates_are_recorded(config: Config) -> bool:
-    """Whether ``--cuda_graphs`` replays updates; elsewhere learners compute them kernel by kernel, and warn of it."""
-    own = any(getattr(config.model, part) for part in NETWORKS)
-    return config.optim.optimizer in ("adam", "adamw") and not (own or config.algo.use_cpc or config.algo.rnd)
+def why_not_recorded(config: Config) -> str:
+    """Why ``--cuda_graphs`` cannot replay updates, which learners then compute kernel by kernel; "" if it can."""
+    own = next((part for part in NETWORKS if getattr(config.model, part)), None)
+    if own is not None:  # it may choose, or count, on the host, which a graph would repeat for ever
+        return f"--{own} is not built in"
+    if config.algo.use_cpc or config.algo.rnd:
+        return "--use_cpc and --rnd draw random numbers of their own"
+    if config.optim.optimizer not in ("adam", "adamw"):  # torch's fused optimizers
+        return f"--optimizer={config.optim.optimizer} computes with rates on the host"
+    return ""
 
 
 def with_gpu_defaults(resolved: Resolved, kind: Kind) -> Resolved:
@@ -105,7 +111,7 @@ def with_gpu_defaults(resolved: Resolved, kind: Kind) -> Resolved:
     sources, config = resolved.sources, resolved.config
     chosen: dict[str, object] = {}
     plain = not config.run.serial_mode and not config.hooks.after_train_step
-    if sources["cuda_graphs"] == DEFAULT and plain and updates_are_recorded(config):
+    if sources["cuda_graphs"] == DEFAULT and plain and not why_not_recorded(config):
         chosen["cuda_graphs"] = True
     if sources["amp"] == DEFAULT and kind == "images" and wants_task_defaults(resolved):
         chosen["amp"] = "auto"

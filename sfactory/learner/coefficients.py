@@ -69,6 +69,11 @@ class Coefficients:
         return self._optim.lr_schedule in _KL_ADAPTIVE
 
     @property
+    def adapts_at_once(self) -> bool:
+        """Whether ``after_update`` is to be called before the next update, and not at the end of a pass."""
+        return self._optim.lr_schedule == "kl_adaptive_minibatch"
+
+    @property
     def looks_at_datasets(self) -> bool:
         """Whether to call ``after_dataset``."""
         return self._kl_rule is not None
@@ -87,7 +92,7 @@ class Coefficients:
     def after_update(self, kl: float) -> None:
         """Adapt after an update: ``kl`` is the divergence from the behavior policy on the update's minibatch."""
         self._divergences.append(kl)
-        if self._optim.lr_schedule == "kl_adaptive_minibatch":
+        if self.adapts_at_once:
             self.after_epoch()
 
     def after_epoch(self) -> None:

@@ -107,12 +107,6 @@ class GradientStep:
         self.replaced = 0
 
     @property
-    def can_be_recorded(self) -> bool:
-        """See RefusableOptimizer.takes_rates_on_device; of all optimizers."""
-        optimizers = (self.optimizer, self.value_optimizer)
-        return all(optimizer is None or optimizer.takes_rates_on_device for optimizer in optimizers)
-
-    @property
     def trains(self) -> tuple[bool, ...]:
         """Of each weight, whether it gets gradients now."""
         return tuple(parameter.requires_grad for parameter in self._parameters)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from sfactory.clock import Every, now
+from sfactory.config.task_defaults import why_not_recorded
 from sfactory.errors import DivergedError, SFactoryError
 from sfactory.learner.auxiliary import make_auxiliary
 from sfactory.learner.batch import Batch
@@ -29,15 +30,18 @@ from sfactory.learner.staging import REPLAYED, Columns
 from sfactory.learner.trainer import Trainer
 from sfactory.messages import TrainStats
 from sfactory.model.actor_critic import ActorCritic
-from sfactory.model.custom import own_parts
 from sfactory.model.flat_state import FlatState
-from sfactory.model.precision import allow_tf32, compute_dtype
+from sfactory.model.precision import allow_tf32, compute_dtype, time_convolutions
 from sfactory.shared.status import State, StatusRow
 from sfactory.shared.timing_stats import LagStats, Timings
 from sfactory.shared.weights import SharedWeights
 from sfactory.system.cuda_graphs import GraphRecorder
+from sfactory.system.gpu import HostCopies
 
 _log = logging.getLogger(__name__)
+
+
+Begun = tuple[HostCopies | None, HostCopies]  # of the block, unless it stays on the device; of sums of weights
 
 
 class Publisher:
@@ -54,24 +58,42 @@ class Publisher:
         self._flat, self._weights, self._interval, self._trained = flat, weights, interval, (flat, *unpublished)
         self.version = self.publications = 0
 
-    def publish(self, train_step: int) -> None:
-        """Publish now, as policy version ``train_step``. Raises DivergedError as ``check``."""
-        self.check(train_step)
-        if self._weights is None:
+    def begin(self) -> Begun:
+        """Begin to publish the present weights: ``publish`` waits less if the host has waited for the device since."""
+        block = None if self._weights is None else self._flat.host_copy()
+        return block, self._sums()
+
+    def publish(self, train_step: int, begun: Begun | None = None) -> None:
+        """Publish now, as policy version ``train_step``; ``begun``: the present weights, if that is known. Raises
+        DivergedError as ``check``."""
+        block, sums = begun or self.begin()
+        self._require_finite(sums, train_step)
+        if self._weights is None or block is None:
             self.copy.copy_(self._flat.block)
         else:
-            self._weights.publish(self._flat.to_host(), train_step)
+            self._weights.publish(block.wait()[0].numpy(), train_step)
         self.version = train_step
         self.publications += 1
 
-    def publish_if_due(self, train_step: int) -> None:
-        """Publish if the last version is ``interval`` updates old. Raises DivergedError as ``check``."""
-        if train_step - self.version >= self._interval:
-            self.publish(train_step)
+    def is_due(self, train_step: int) -> bool:
+        """Whether the last version is ``interval`` updates old."""
+        return train_step - self.version >= self._interval
+
+    def publish_if_due(self, train_step: int, begun: Begun | None = None) -> None:
+        """As ``publish``, if it is due."""
+        if self.is_due(train_step):
+            self.publish(train_step, begun)
 
     def check(self, train_step: int) -> None:
         """Raises DivergedError if a weight is not finite, so that it is neither published nor saved."""
-        if not all(flat.is_finite() for flat in self._trained):
+        self._require_finite(self._sums(), train_step)
+
+    def _sums(self) -> HostCopies:
+        return HostCopies(torch.stack([flat.sum() for flat in self._trained]))
+
+    def _require_finite(self, sums: HostCopies, train_step: int) -> None:
+        totals = sums.wait()[0].tolist()
+        if not all(flat.is_finite(total) for flat, total in zip(self._trained, totals, strict=True)):
             raise DivergedError(
                 f"weights are not finite after update {train_step}; they were not published or saved; lower "
                 "--learning_rate, or look for extreme rewards or observations"
@@ -94,6 +116,8 @@ class Learner:
         self._device = torch.device(setup.device)
         dtype = compute_dtype(config.model.amp, self._device)
         allow_tf32(config.model.amp, self._device)
+        if not config.run.serial_mode:  # which is to be repeatable
+            time_convolutions(self._device)
         model = ActorCritic(setup.spec, config.model, dtype).to(self._device)
         auxiliary = make_auxiliary(model, config.algo, config.model)
         unpublished = [] if auxiliary is None else [FlatState(auxiliary.to(self._device))]
@@ -101,11 +125,9 @@ class Learner:
         weights = None if setup.layout.resident else setup.weights
         self.publisher = Publisher(flat, weights, config.learner.publish_interval, *unpublished)
         graphs = config.model.cuda_graphs and self._device.type == "cuda" and setup.trains
-        if graphs and (own := own_parts(config.model)):
-            graphs = False  # they may choose, or count, on the host, which a graph would repeat for ever
-            _log.warning(
-                "--cuda_graphs: updates are computed kernel by kernel, since --%s is not built in", next(iter(own))
-            )
+        if graphs and (cause := why_not_recorded(config)):
+            graphs = False
+            _log.warning("--cuda_graphs: updates are computed kernel by kernel, since %s", cause)
         self.trainer = Trainer(
             model,
             config.algo,
@@ -127,6 +149,7 @@ class Learner:
         self.failure: BaseException | None = None
         self._hooks = Hooks.of(setup.after_train_step)
         self._lag, self._replay_lag = LagStats(), LagStats()
+        self._unread: list[tuple[LagStats, HostCopies]] = []  # sums of lags, in order
         self._stats_due = Every(_STATS_EVERY_S)
         self._lock = threading.Lock()
         self._open_datasets = 0
@@ -177,8 +200,14 @@ class Learner:
                 return False
             trainer, before = self.trainer, dataset.learned
             updates, since = trainer.train_step, now()
+            begun: list[Begun] = []
+
+            def begin_if_due(most: int) -> None:
+                if self.publisher.is_due(updates + most):
+                    begun.append(self.publisher.begin())
+
             with self.timings.stretch("grad"):
-                more = trainer.learn(dataset, self._stopping)
+                more = trainer.learn(dataset, self._stopping, begin_if_due)
             # A stop may have to wait for one update.
             took = (now() - since) / max(1, trainer.train_step - updates)
             self._row.set("update_s", max(took, self._row.get("update_s")))
@@ -187,7 +216,7 @@ class Learner:
                 self._row.add("datasets", 1)
             self._row.add("replayed_steps", dataset.learned.replayed - before.replayed)
             with self.timings.stretch("publish"):
-                self.publisher.publish_if_due(trainer.train_step)
+                self.publisher.publish_if_due(trainer.train_step, *begun)
             self._write_row()
             return more
 
@@ -215,6 +244,11 @@ class Learner:
 
     def report(self) -> None:
         """Send statistics since the last report to main; if its queue is full they are part of the next report."""
+        for lag_stats, sums in self._unread:
+            lag_stats.add_sums(*sums.wait()[0].tolist())
+        self._unread.clear()
+        if self.trainer.target is not None:
+            self._row.set("target_updates", int(self.trainer.target.moves))  # waits for the device
         stats, to_main, policy = self.trainer.stats, self._to_main, self._setup.policy
         updates = stats.means.updates
         if not updates:
@@ -262,13 +296,13 @@ class Learner:
                 raise
 
     def _count_lag(self, columns: Columns) -> None:
-        """Lags of new and of replayed steps, those that are masked for their lag included."""
+        """Lags of new and of replayed steps, those that are masked for their lag included; read by ``report``."""
         scalars = columns.scalars
         lag, taken = self.trainer.train_step - scalars["policy_version"], scalars["valid"]
         if REPLAYED in scalars:
-            self._replay_lag.add_sums(*_lag_sums(lag, taken & scalars[REPLAYED]))
+            self._unread.append((self._replay_lag, _lag_sums(lag, taken & scalars[REPLAYED])))
             taken = taken & ~scalars[REPLAYED]
-        self._lag.add_sums(*_lag_sums(lag, taken))
+        self._unread.append((self._lag, _lag_sums(lag, taken)))
 
     def _write_row(self) -> None:
         row, progress = self._row, self.progress
@@ -280,12 +314,10 @@ class Learner:
         if grew:  # written after the steps: a reader of this time then sees at least the steps that belong to it
             row.set("counted_at", seconds)
         row.set("publications", self.publisher.publications)
-        if self.trainer.target is not None:
-            row.set("target_updates", int(self.trainer.target.moves))
 
 
-def _lag_sums(lag: Tensor, which: Tensor) -> list[float]:
-    """Least, greatest, sum and count of ``lag`` [T, R] where ``which`` [T, R] bool; waits for the device once."""
+def _lag_sums(lag: Tensor, which: Tensor) -> HostCopies:
+    """[4]: least, greatest, sum and count of ``lag`` [T, R] where ``which`` [T, R] bool."""
     lags = lag.double()
     least, greatest = torch.where(which, lags, math.inf).min(), torch.where(which, lags, -math.inf).max()
-    return list(torch.stack((least, greatest, torch.where(which, lags, 0.0).sum(), which.sum())).tolist())
+    return HostCopies(torch.stack((least, greatest, torch.where(which, lags, 0.0).sum(), which.sum())))

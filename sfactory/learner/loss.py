@@ -221,15 +221,15 @@ class LossFunction:
         return Part(loss, cells, auxiliary.detach())
 
     @torch.no_grad()
-    def divergence(self, minibatch: Minibatch, microbatch_size: int) -> float:
-        """Mean KL(mu || pi) of behavior and present policy over fresh steps, NaN without any; waits for the device."""
+    def divergence(self, minibatch: Minibatch, microbatch_size: int) -> Tensor:
+        """0-dim float32: mean KL(mu || pi) of behavior and present policy over fresh steps, NaN without any."""
         minibatch, columns = minibatch.cut(microbatch_size)
         total = torch.zeros((), device=minibatch.batch.valid.device)
         for which in columns:
             batch = minibatch.batch.columns(which)
             log_ratios = losses.log_ratio(_log_prob(self._model, batch), batch.behavior_log_prob, batch.fresh)
             total = total + losses.approx_kl(log_ratios=log_ratios).sum()
-        return float(total / minibatch.batch.fresh.sum())
+        return total / minibatch.batch.fresh.sum()
 
 
 def _forward(model: ActorCritic, batch: Batch, ahead: int = 0) -> _Outputs:

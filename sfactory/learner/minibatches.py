@@ -49,19 +49,56 @@ class Minibatch(NamedTuple):
         return self, [slice(start, min(start + width, rows)) for start in range(0, rows, width)]
 
 
+class Selection(NamedTuple):
+    """``width`` rows of ``whole`` that make up a minibatch. which: a slice, or [width] int64 on the device."""
+
+    whole: Minibatch
+    which: slice | Tensor
+    width: int
+
+    def minibatch(self) -> Minibatch:
+        """The minibatch, as views of slices and copies of other rows."""
+        batch, targets = self.whole
+        return Minibatch(batch.columns(self.which), None if targets is None else targets.columns(self.which))
+
+    def memory(self) -> Minibatch:
+        """Memory for such a minibatch."""
+        return self.whole.map(lambda tensor: tensor.new_empty(self._shape_of(tensor)))
+
+    def shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
+        """Shape and dtype of the minibatch's tensors, in their order."""
+        return tuple((self._shape_of(tensor), tensor.dtype) for tensor in self.whole.tensors())
+
+    def write_to(self, memory: Minibatch) -> None:
+        """Copy the rows to where they are needed, without a copy on the way."""
+        pairs = [pair for pair in zip(memory.tensors(), self.whole.tensors(), strict=True) if pair[0].numel()]
+        if isinstance(self.which, Tensor):
+            for to, of in pairs:
+                torch.index_select(of, 1, self.which, out=to)
+            return
+        for dtype in dict.fromkeys(to.dtype for to, _ in pairs):  # a GPU copies those of one dtype by one kernel
+            alike = [(to, of[:, self.which]) for to, of in pairs if to.dtype is dtype]
+            torch._foreach_copy_([to for to, _ in alike], [of for _, of in alike])
+
+    def _shape_of(self, tensor: Tensor) -> tuple[int, ...]:
+        return (tensor.shape[0], self.width, *tensor.shape[2:])
+
+
 def epoch_of(
     batch: Batch, targets: Targets | None, count: int, generator: torch.Generator | None
-) -> Iterator[Minibatch]:
+) -> Iterator[Selection]:
     """Every row of a dataset once, in ``count`` minibatches of equal size; without a ``generator`` in order."""
     if generator is not None and targets is not None and batch.rnn_states.shape[2] == 0:
         batch, targets = batch.steps(), targets.steps()
     width = batch.rows // count
-    # Moved once: a copy from unpinned memory waits for all work of the device.
-    order = None if generator is None else torch.randperm(batch.rows, generator=generator).to(batch.valid.device)
+    order, device = None, batch.valid.device
+    if generator is not None:
+        # A copy from memory that is not pinned would wait for all work of the device.
+        order = torch.randperm(batch.rows, generator=generator, pin_memory=device.type == "cuda")
+        order = order.to(device, non_blocking=True)
     for number in range(count):
         part = slice(number * width, (number + 1) * width)
-        which = part if order is None else order[part]
-        yield Minibatch(batch.columns(which), None if targets is None else targets.columns(which))
+        yield Selection(Minibatch(batch, targets), part if order is None else order[part], width)
 
 
 @dataclass

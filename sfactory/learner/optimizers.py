@@ -118,15 +118,10 @@ class RefusableOptimizer:
             group.update(changed)
             settings.update(changed)
 
-    @property
-    def takes_rates_on_device(self) -> bool:
-        """Whether ``step`` may be recorded as a CUDA graph, with its rate as a tensor."""
-        return all(optimizer.defaults.get("fused") for optimizer in self._optimizers)
-
     def step(self, rate: float | Tensor, taken: Tensor) -> None:
         """Step along the gradients at the learning rate ``rate`` if ``taken`` (0-dim bool). See NOTE [Refused step].
 
-        rate: a 0-dim float32 tensor is read on the device, see ``takes_rates_on_device``.
+        rate: a 0-dim float32 tensor is read on the device, as a recorded step needs it; only by Adam and AdamW.
         """
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:

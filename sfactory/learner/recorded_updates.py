@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sfactory.learner.coefficients import InForce
 from sfactory.learner.gradient_step import Rates
-from sfactory.learner.minibatches import Minibatch
+from sfactory.learner.minibatches import Minibatch, Selection
 from sfactory.system.cuda_graphs import WARM_UPS, Recorder, first_cause
 
 _log = logging.getLogger(__name__)
@@ -72,24 +72,21 @@ class RecordedUpdates:
         self._kinds: dict[Hashable, _Kind] = {}
         self._settings: Hashable = None
 
-    def run(self, minibatch: Minibatch, numbers: InForce, first: bool, settings: Hashable) -> Tensor:
-        """Learn from ``minibatch``; the result of ``update``. ``settings``: other ones than before drop all graphs."""
+    def run(self, rows: Selection, numbers: InForce, first: bool, settings: Hashable) -> Tensor:
+        """Learn from a minibatch, ``rows``; the result of ``update``. ``settings``: other ones drop all graphs."""
         recorder = self._recorder
         if recorder is None:
-            return self._update(minibatch, numbers, first)
+            return self._update(rows.minibatch(), numbers, first)
         if settings != self._settings:
             self._settings = settings
             if self._kinds:
                 self._kinds.clear()
                 recorder.use_other_memory()
-        tensors = minibatch.tensors()
-        shapes = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
-        key = first, numbers.kl is None, minibatch.targets is None, shapes
+        key = first, numbers.kl is None, rows.whole.targets is None, rows.shapes()
         kind = self._kinds.get(key)
         if kind is None:
-            kind = self._kinds[key] = _Kind(minibatch.map(_like))
-        for to, of in zip(kind.inputs.tensors(), tensors, strict=True):
-            to.copy_(of)
+            kind = self._kinds[key] = _Kind(rows.memory())
+        rows.write_to(kind.inputs)
         work = partial(self._update, kind.inputs, self._numbers.hold(numbers), first)
         if kind.replay is None and kind.updates >= WARM_UPS:
             try:
@@ -107,7 +104,3 @@ class RecordedUpdates:
         _log.warning("--cuda_graphs: updates are computed kernel by kernel, since recording one failed: %s", cause)
         self._recorder = None
         self._kinds.clear()
-
-
-def _like(tensor: Tensor) -> Tensor:
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)

@@ -20,6 +20,7 @@ from sfactory.errors import DivergedError
 from sfactory.learner.batch import Batch
 from sfactory.learner.gradient_step import Applied
 from sfactory.messages import TRAIN_STATISTICS
+from sfactory.system.gpu import HostCopies
 
 # Not computed here: of ``Coefficients``, and of ``Applied``.
 COEFFICIENTS = ("learning_rate", "value_learning_rate", "exploration_coeff", "kl_coeff")
@@ -108,6 +109,7 @@ log = logging.getLogger(__name__)
 
 _VALID_STEPS, _FRESH_STEPS, _ENV_STEPS, _RUN_STEPS, _TAKEN, _EXCUSED, _FIRST = range(7)
 _NAMES = (*NAMES, *GRADIENT)
+_DIVERGENCE = _FIRST + len(_NAMES)  # only in rows with one
 
 Rows = npt.NDArray[np.float64]
 
@@ -120,14 +122,20 @@ def row_of(batch: Batch, statistics: Tensor, applied: Applied) -> Tensor:
     return torch.cat((head.double(), statistics.double(), applied.norm.reshape(1).double()))
 
 
-def was_taken(row: Tensor) -> bool:
-    """Whether an update has changed weights; waits for the device."""
-    return bool(row[_TAKEN])
+def with_divergence(row: Tensor, kl: Tensor) -> Tensor:
+    """A row with a further number: ``kl`` [] float32, the divergence after the update, or NaN if it was not taken."""
+    return torch.cat((row, torch.where(row[_TAKEN] > 0.0, kl, torch.nan).double().reshape(1)))
 
 
 def on_host(rows: Sequence[Tensor]) -> Rows:
-    """The rows of some updates, by one transfer."""
-    return torch.stack(list(rows)).cpu().numpy() if rows else np.zeros((0, _FIRST + len(_NAMES)))
+    """The rows of some updates, by one transfer; waits for the device."""
+    return HostCopies(torch.stack(list(rows))).wait()[0].numpy() if rows else np.zeros((0, _DIVERGENCE))
+
+
+def divergences_of(rows: Rows) -> list[float]:
+    """Of updates that were taken and have a fresh step; none in rows without."""
+    divergences = rows[:, _DIVERGENCE:].ravel()
+    return divergences[~np.isnan(divergences)].tolist()  # type: ignore[no-any-return]
 
 
 class Learned(NamedTuple):
@@ -158,7 +166,7 @@ class Means:
 
     def add(self, rows: Rows) -> None:
         """Count the updates among ``rows`` that were taken."""
-        statistics = rows[rows[:, _TAKEN] > 0, _FIRST:]
+        statistics = rows[rows[:, _TAKEN] > 0, _FIRST:_DIVERGENCE]
         self._sums += np.nansum(statistics, axis=0)
         self._counts += (~np.isnan(statistics)).sum(axis=0)
         self.updates += len(statistics)

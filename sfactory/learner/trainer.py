@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,7 @@ from sfactory.learner.coefficients import Coefficients, InForce
 from sfactory.learner.diagnostics import keep_evidence
 from sfactory.learner.gradient_step import GradientStep
 from sfactory.learner.loss import LossFunction
-from sfactory.learner.minibatches import Dataset, Minibatch, epoch_of
+from sfactory.learner.minibatches import Dataset, Minibatch, Selection, epoch_of
 from sfactory.learner.recorded_updates import RecordedUpdates
 from sfactory.learner.targets import TargetNetwork
 from sfactory.learner.train_stats import (
@@ -27,11 +26,12 @@ from sfactory.learner.train_stats import (
     LossTerms,
     Means,
     UpdateStats,
+    divergences_of,
     on_host,
     row_of,
     statistics_of,
     steps_learned,
-    was_taken,
+    with_divergence,
 )
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.cpc import CpcAction
@@ -39,8 +39,7 @@ from sfactory.model.parts import Freezer
 from sfactory.model.rnd import Rnd
 from sfactory.seeds import Branch, seed_at
 from sfactory.system.cuda_graphs import Recorder
-
-_log = logging.getLogger(__name__)
+from sfactory.system.gpu import HostCopies
 
 
 class Trainer:
@@ -66,7 +65,7 @@ class Trainer:
     ) -> None:
         """``total_env_steps``: where linear decay ends. ``evidence``: folder for the batch at which training fails.
 
-        ``recorder``: updates are recorded by it and replayed, where they can be.
+        ``recorder``: updates are recorded by it and replayed; not where ``why_not_recorded`` has a reason.
         """
         self.model, self.algo, self.learner = model, algo, learner
         self.coefficients = Coefficients(optim, algo, total_env_steps)
@@ -81,17 +80,10 @@ class Trainer:
         self.loss = LossFunction(model, algo, self.target, self._auxiliary_task)
         self.stats = UpdateStats(learner.max_bad_steps)
         self._total_env_steps, self._seed, self._policy, self._evidence = total_env_steps, seed, policy, evidence
-        self._recorded = None if recorder is None else self._recorded_by(recorder, optim)
+        self._recorded: RecordedUpdates | None = None
+        if recorder is not None:
+            self._recorded = RecordedUpdates(self._compute, recorder, model.value_head.linear.weight.device)
         self._oldest: int | None = None  # steps of older policy versions are masked
-
-    def _recorded_by(self, recorder: Recorder, optim: OptimConfig) -> RecordedUpdates | None:
-        if self.auxiliary is None and self.updater.can_be_recorded:
-            return RecordedUpdates(self._compute, recorder, self.model.value_head.linear.weight.device)
-        cause = f"--optimizer={optim.optimizer} computes with rates on the host"
-        if self.auxiliary is not None:
-            cause = "--use_cpc and --rnd draw random numbers of their own"
-        _log.warning("--cuda_graphs: updates are computed kernel by kernel, since %s", cause)
-        return None
 
     def adopt(self, algo: AlgoConfig, optim: OptimConfig, learner: LearnerConfig, env_steps: int) -> None:
         """Use other settings from the next minibatch on; adaptive values restart if their initial value differs."""
@@ -163,9 +155,15 @@ class Trainer:
             self.model.value_head.observe(targets.returns, batch.fresh)
         return Dataset(batch, targets, observed=first)
 
-    def learn(self, dataset: Dataset, stopping: Callable[[], bool] = lambda: False) -> bool:
+    def learn(
+        self,
+        dataset: Dataset,
+        stopping: Callable[[], bool] = lambda: False,
+        before_waiting: Callable[[int], None] = lambda updates: None,
+    ) -> bool:
         """One pass over the minibatches of a dataset; ``stopping`` is asked before each.
 
+        before_waiting: is called with the number of updates before the host waits for the device, which it does once.
         Steps that have become too old since the last pass are masked. True if another pass makes sense: this one was
         whole, it has changed the loss by ``early_stop_loss_change`` or more, and the policy is no farther off than
         ``early_stop_kl``. Raises DivergedError, or the error of a failed pass, after the batch was saved as evidence.
@@ -180,10 +178,11 @@ class Trainer:
             self._auxiliary_task.begin(self.train_step)
         rows: list[Tensor] = []
         try:
-            for minibatch in epoch_of(self.aged(dataset.batch), dataset.targets, count, dataset.generator):
+            for selection in epoch_of(self.aged(dataset.batch), dataset.targets, count, dataset.generator):
                 if stopping():
                     break
-                rows.append(self._update(minibatch, first))
+                rows.append(self._update(selection, first))
+            before_waiting(len(rows))
             done = on_host(rows)
             dataset.means.add(done)
             self.stats.add(done)
@@ -194,6 +193,9 @@ class Trainer:
                 where = keep_evidence(self._evidence, dataset.batch, self.model, self.train_step, reason)
                 error.args = (f"{error}; {where}",)
             raise
+        if not self.coefficients.adapts_at_once:
+            for kl in divergences_of(done):
+                self.coefficients.after_update(kl)
         # A pass that was stopped, or in which steps have grown too old, learns from fewer of them.
         dataset.learned = Learned(*map(max, dataset.learned, steps_learned(done)))
         if len(rows) < count:
@@ -208,7 +210,8 @@ class Trainer:
         """Finish a dataset after its last pass; returns how many fresh steps were learned from."""
         if dataset.learned.fresh and self.coefficients.looks_at_datasets:
             size = self.learner.microbatch_size or self.learner.batch_size
-            kl = self.loss.divergence(Minibatch(self.aged(dataset.batch), dataset.targets), size)
+            divergence = self.loss.divergence(Minibatch(self.aged(dataset.batch), dataset.targets), size)
+            kl = HostCopies(divergence).wait()[0].item()
             if not math.isnan(kl):
                 self.coefficients.after_dataset(kl)
         if not dataset.observed:
@@ -221,21 +224,25 @@ class Trainer:
         if not self.freezer.keeps_statistics:
             self.model.observe({key: obs[:-1] for key, obs in batch.obs.items()}, batch.fresh)
 
-    def _update(self, minibatch: Minibatch, first: bool) -> Tensor:
+    def _update(self, selection: Selection, first: bool) -> Tensor:
         """Learn from one minibatch; returns its results, see ``row_of``. ``first``: in the first pass."""
         coefficients = self.coefficients
+        minibatch: Minibatch | None = None
         if self._recorded is None:
+            minibatch = selection.minibatch()
             row = self._compute(minibatch, coefficients.in_force, first)
         else:
             settings = self.updater.replaced, self.updater.trains
             # Returns are observed in the first pass, and only where they are made with the minibatch.
-            observes = first and minibatch.targets is None
-            row = self._recorded.run(minibatch, coefficients.in_force, observes, settings)
+            observes = first and selection.whole.targets is None
+            row = self._recorded.run(selection, coefficients.in_force, observes, settings)
             self.updater.begin()  # gradients are in memory that graphs use again
-        if coefficients.looks_at_updates and was_taken(row):
-            kl = self.loss.divergence(minibatch, self.learner.microbatch_size)
-            if not math.isnan(kl):
-                coefficients.after_update(kl)
+        if coefficients.looks_at_updates:
+            minibatch = minibatch or selection.minibatch()
+            row = with_divergence(row, self.loss.divergence(minibatch, self.learner.microbatch_size))
+            if coefficients.adapts_at_once:
+                for kl in divergences_of(on_host([row])):
+                    coefficients.after_update(kl)
         return row
 
     def _compute(self, minibatch: Minibatch, numbers: InForce, first: bool) -> Tensor:

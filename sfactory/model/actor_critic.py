@@ -17,6 +17,7 @@ from sfactory.model.layers import SpectralLinear, initialize
 from sfactory.model.normalizer import ObsNormalizer, RunningNormalizer
 from sfactory.model.tower import Tower, WholeModel
 from sfactory.spec import EnvSpec
+from sfactory.system.gpu import HostCopies
 
 _POLICY_GAIN = 0.01  # nearly uniform at the start (Andrychowicz et al. 2021, "What matters in on-policy RL?")
 _VALUE_GAIN = 1.0
@@ -120,15 +121,10 @@ class Acted(NamedTuple):
 
     def on_host(self) -> Acted:
         """The same in host memory; waits for the device."""
-        device = self.value.device
-        if device.type == "cpu":
+        if self.value.device.type == "cpu":
             return self
-        # Asynchronous copies to pinned memory, so that the host waits once for all of them.
-        actions = {key: tensor.to("cpu", non_blocking=True) for key, tensor in self.actions.items()}
-        rest = (tensor.to("cpu", non_blocking=True) for tensor in (self.log_prob, self.value, self.state))
-        acted = Acted(actions, *rest)
-        torch.cuda.current_stream(device).synchronize()
-        return acted
+        log_prob, value, state, *actions = HostCopies(*self[1:], *self.actions.values()).wait()
+        return Acted(dict(zip(self.actions, actions, strict=True)), log_prob, value, state)
 
 
 class PolicyHead(nn.Module):

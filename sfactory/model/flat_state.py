@@ -13,6 +13,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from sfactory.system.gpu import HostCopies
+
 _ALIGN = 64
 
 
@@ -48,21 +50,27 @@ class FlatState:
         self._host: Tensor | None = None  # of a block on a GPU: pinned memory that it is copied to
         self._floats = [self.block[a:b].view(dtype) for dtype, (a, b) in stretches.items() if dtype.is_floating_point]
 
-    def is_finite(self) -> bool:
-        """True if no floating-point value is NaN or infinite (one pass, one host sync)."""
+    def sum(self) -> Tensor:
+        """0-dim float64 on the device - of all floating-point values, for ``is_finite``."""
+        return torch.stack([stretch.sum().double() for stretch in self._floats]).sum()
+
+    def is_finite(self, total: float | None = None) -> bool:
+        """True if no floating-point value is NaN or infinite. total: the present ``sum``, if it is known."""
         # A finite sum proves it in one pass; the sum of huge finite weights may overflow and needs a second check.
-        total = torch.stack([stretch.sum().double() for stretch in self._floats]).sum()
-        return math.isfinite(float(total)) or all(bool(torch.isfinite(stretch).all()) for stretch in self._floats)
+        total = HostCopies(self.sum()).wait()[0].item() if total is None else total
+        return math.isfinite(total) or all(bool(torch.isfinite(stretch).all()) for stretch in self._floats)
+
+    def host_copy(self) -> HostCopies:
+        """Begins ``to_host``: the only copy is the block."""
+        if self.block.device.type == "cpu":
+            return HostCopies(self.block)
+        if self._host is None:
+            self._host = torch.empty_like(self.block, device="cpu").pin_memory()
+        return HostCopies(self.block, to=[self._host])
 
     def to_host(self) -> npt.NDArray[np.uint8]:
         """[nbytes] uint8 - the block in host memory; a view that the module or the next call overwrites."""
-        if self.block.device.type == "cpu":
-            return self.block.numpy()
-        if self._host is None:
-            self._host = torch.empty_like(self.block, device="cpu").pin_memory()
-        self._host.copy_(self.block, non_blocking=True)
-        torch.cuda.current_stream(self.block.device).synchronize()
-        return self._host.numpy()
+        return self.host_copy().wait()[0].numpy()
 
     def adopt(self, host: Tensor) -> None:
         """Overwrite the module's state with ``host`` [nbytes] uint8."""

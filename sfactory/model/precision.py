@@ -65,6 +65,17 @@ def allow_tf32(amp: Amp, device: torch.device) -> None:
         OwnTorchState.set_matmul_precision("high")
 
 
+def time_convolutions(device: torch.device) -> None:
+    """Let cuDNN try its algorithms for each new shape of a convolution, and keep the fastest (``cudnn.benchmark``).
+
+    For work on a few shapes: each costs a moment. Left out where this process has asked torch for determinism, since
+    other algorithms round otherwise, and the choice depends on time.
+    """
+    cudnn = torch.backends.cudnn
+    if device.type == "cuda" and not (torch.are_deterministic_algorithms_enabled() or cudnn.deterministic):
+        cudnn.benchmark = True
+
+
 class Linear(nn.Linear):
     """A linear layer that computes in ``dtype``, for inputs and weights of any dtype.
 

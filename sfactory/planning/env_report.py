@@ -17,7 +17,7 @@ from sfactory.env.factory import takes_frameskip
 from sfactory.errors import Refused
 from sfactory.planning.env_findings import Finding
 from sfactory.planning.env_inspection import Report, Times
-from sfactory.planning.plan import fitted_to_env, plan_sizes
+from sfactory.planning.plan import choose_device, fitted_to_env, plan_sizes
 
 _ENDLESS = 500  # steps without the end of an episode, after which a limit of time is advised
 _LARGE_REWARD = 100.0
@@ -47,7 +47,8 @@ def fit(report: Report, resolved: Resolved, given: Mapping[str, object]) -> Fit:
         return Fit()
     step = report.times["step"].median / max(1, len(report.agents))
     try:
-        resolved = fitted_to_env(resolved, report.probed._replace(step_us=step))
+        device = choose_device(resolved.config.run.device)
+        resolved = fitted_to_env(resolved, report.probed._replace(step_us=step), device)
         config = resolved.config
         plan = plan_sizes(config, report.probed.spec.for_model(config.model))
     except Refused as error:

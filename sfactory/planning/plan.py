@@ -29,6 +29,7 @@ from sfactory.model.precision import torch_dtype, warn_of_emulation
 from sfactory.model.torch_state import OwnTorchState
 from sfactory.planning.agent_policies import kinds_of_policies, with_policies_of_kinds
 from sfactory.planning.env_probe import Probed
+from sfactory.planning.gpu_memory import require_gpu_memory
 from sfactory.planning.network_check import checked_model
 from sfactory.planning.resident_rules import fitted_to_tensors
 from sfactory.planning.step_cost import forward_us
@@ -192,8 +193,9 @@ def _unwritten(tensor: torch.Tensor) -> torch.Tensor:
     return torch.zeros(tensor.shape, dtype=tensor.dtype)
 
 
-def fitted_to_env(resolved: Resolved, probed: Probed) -> Resolved:
-    """``resolved`` with the defaults that depend on the env; raises ConfigError or EnvError as ``plan_sizes`` does."""
+def fitted_to_env(resolved: Resolved, probed: Probed, device: str) -> Resolved:
+    """``resolved`` with the defaults that depend on the env and on ``device``, which ``choose_device`` has chosen;
+    raises ConfigError or EnvError as ``plan_sizes`` does."""
     if resolved.config.sampling.info_action_mask == "auto":
         found = "on" if probed.info_action_mask else "off"
         resolved = resolved.replaced({"info_action_mask": found}, "env")
@@ -201,7 +203,7 @@ def fitted_to_env(resolved: Resolved, probed: Probed) -> Resolved:
     has_groups = probed.spec.for_model(resolved.config.model).has_critic_group
     resolved = with_critic_group(resolved, has_groups)
     config = resolved.config
-    kind, on_gpu = probed.spec.for_model(config.model).kind, choose_device(config.run.device) != "cpu"
+    kind, on_gpu = probed.spec.for_model(config.model).kind, device != "cpu"
     if wants_task_defaults(resolved):
         resolved = with_task_defaults(resolved, kind, probed.step_us, on_gpu)
     resolved = fitted_to_agents(resolved, probed.spec.num_agents)
@@ -259,17 +261,17 @@ def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None, 
         sampling, config.learner, inference, model.state_size, evaluators, config.population, spec.num_agents, resident
     )
     layout = replace(layout, kinds=kinds) if kinds else layout
-    cores, weight_bytes = Cores.available(), flat_bytes(model)
+    cores, weight_bytes, update_bytes = Cores.available(), flat_bytes(model), _update_bytes(config, largest, model)
     # Of one network: where there are several, learners refuse weights that do not fit.
     weight_shapes = {} if kinds else {name: tuple(value.shape) for name, value in model.state_dict().items()}
     if sampling.set_workers_cpu_affinity and not config.run.serial_mode:  # otherwise no process is pinned
         require_cores(config.learner.learner_cores, cores.count)
         cores = cores.keeping(config.learner.learner_cores)
-    update_bytes = _update_bytes(config, largest, model)
     cores = replace(cores, learner_use=_useful_threads(update_bytes))
     learning = _learner_bytes(config, spec, update_bytes) if device == "cpu" else 0
     planned = _planned_bytes(spec, layout, weight_bytes, config.learner.replay_slots)
     require_memory(planned, learning, _process_bytes(config, layout, weight_bytes, device))
+    require_gpu_memory(config, layout, largest, device, weight_bytes, update_bytes)
     reading = []
     for each, part in zip(models, parts, strict=True):
         reading += [describe(path, leaf, each.normalizes(path), part.reads_apart) for path, leaf in part.obs]

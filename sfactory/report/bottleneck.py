@@ -14,7 +14,7 @@ import numpy.typing as npt
 from sfactory.clock import now
 from sfactory.config.env_families import find_family, flag_that_stays_one
 from sfactory.config.schema import Config
-from sfactory.config.task_defaults import updates_are_recorded
+from sfactory.config.task_defaults import why_not_recorded
 from sfactory.layout import ACTORS, LEARNERS, POLICY_WORKERS
 from sfactory.model.precision import cpu_has_bf16
 from sfactory.planning.plan import Plan
@@ -130,7 +130,7 @@ class Advisor:
         self._stage, self._layout, self._spec = config.benchmark.stage, plan.layout, plan.spec
         self._on_gpu = plan.device != "cpu"
         self._stays_one = flag_that_stays_one(find_family(config.run.env))
-        self._records_updates = updates_are_recorded(config)
+        self._records_updates = not why_not_recorded(config)
         self._acts_in_actors = plan.layout.inference == "local" and config.benchmark.stage != "env"
         self._cores, self._actor_cores = plan.cores.count, plan.cores.count - plan.cores.kept
         self._math_threads = self._learner.learner_num_threads or plan.cores.learner_threads(plan.layout.num_actors)

@@ -146,13 +146,13 @@ class Session:
     def _plan(self) -> Plan:
         """Probe the env, and decide sizes and devices."""
         config, sampling = self._config, self._config.sampling
-        # A TensorEnv is made on the device of the network.
-        factory = dataclasses.replace(EnvFactory.of(config), device=choose_device(config.run.device))
+        device = choose_device(config.run.device)
+        factory = dataclasses.replace(EnvFactory.of(config), device=device)  # where a TensorEnv is made
         limit_s, gpus = sampling.reset_timeout_seconds, sampling.actor_worker_gpus
         for_inference = steps_are_timed(config)
         timed = for_inference or depends_on_step_time(self._resolved)
         probed = probe_env(self._spawner, factory, limit_s, gpus, timed=timed)
-        self._resolved = fitted_to_env(self._resolved, probed)
+        self._resolved = fitted_to_env(self._resolved, probed, device)
         config = self._config
         spec, step_us = probed.spec.for_model(config.model), probed.step_us if for_inference else None
         plan = plan_run(config, spec, step_us, probed.makes_tensors)
@@ -293,7 +293,9 @@ def _where(config: Config, plan: Plan) -> str:
         return f"{inference} inference on cpu"
     how = {"cuda_graphs": config.model.cuda_graphs, "amp": config.model.amp}
     what = "central inference" if inference == "central" else "local inference on cpu, learning"
-    return f"{what} on {plan.device} with {' '.join(starmap(assigned, how.items()))}"
+    images = any(leaf.is_image for _, leaf in plan.spec.obs)
+    timed = ", images channels-last, cudnn.benchmark" if images and not config.run.serial_mode else ""
+    return f"{what} on {plan.device} with {' '.join(starmap(assigned, how.items()))}{timed}"
 
 
 def _beside_the_usual(config: Config) -> Iterator[str]:

@@ -1,11 +1,13 @@
-"""The GPU as a process sees it: the one that it uses, its free memory, and why torch finds none."""
+"""The GPU as a process sees it: the one that it uses, waits for it, its memory, and why torch finds none."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from sfactory.errors import ResourceError
 
@@ -22,6 +24,33 @@ def use_device(device: str | torch.device) -> None:
         torch.cuda.set_device(device)
 
 
+class HostCopies:
+    """Copies of ``tensors`` in host memory, made once the device comes to them; on a CPU the tensors themselves.
+
+    to: pinned memory that they are copied into. Nothing waits before ``wait``.
+    """
+
+    def __init__(self, *tensors: Tensor, to: Sequence[Tensor] = ()) -> None:
+        device = tensors[0].device
+        if to:
+            self._copies = [mine.copy_(tensor, non_blocking=True) for mine, tensor in zip(to, tensors, strict=True)]
+        else:  # torch pins the memory of such copies itself
+            self._copies = [tensor.to("cpu", non_blocking=True) for tensor in tensors]
+        self._made: torch.cuda.Event | None = None
+        if device.type == "cuda":
+            self._made = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+            self._made.record(torch.cuda.current_stream(device))
+
+    def wait(self) -> list[Tensor]:
+        """The copies, once they are made. Until then this thread sleeps: by itself torch would keep its core busy.
+
+        What bounds the wait of a policy worker, and that of a learner after a stop, is main: see NOTE [Hangs].
+        """
+        if self._made is not None:
+            self._made.synchronize()
+        return self._copies
+
+
 def why_unused() -> str:
     """Why torch finds no GPU, although this machine has one; "" if it has none, or if the user has hidden it."""
     # A container may have any one of the machine's GPUs.
@@ -32,6 +61,14 @@ def why_unused() -> str:
     except (AssertionError, RuntimeError) as error:  # the first is of a torch without CUDA
         return (str(error).splitlines() or [type(error).__name__])[0]
     return ""
+
+
+def total_memory(device: str) -> int | None:
+    """Bytes of a GPU's memory; None if torch does not know the GPU. Takes no CUDA context."""
+    try:
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    except (AssertionError, RuntimeError):  # the first is of a torch without CUDA
+        return None
 
 
 def require_device_memory(need: int, device: torch.device, purpose: str, lower: str) -> None:

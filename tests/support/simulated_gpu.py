@@ -105,7 +105,8 @@ def _active() -> SimulatedGpu:
 class SimulatedGpu(StreamOrder):
     """The GPUs of a machine, as torch shows them, and counts of what was done since ``clear``.
 
-    kernels: {operation: launches}. waits: {(reason, Place): number} - the host has waited for the device.
+    kernels: {operation: launches}; wide: those that read or write float64.
+    waits: {(reason, Place): number} - the host has waited for what it did not know to have ended.
     copies: {("to device" or "to host", whether asynchronous): number}.
     choices: {thread: GPU that it has chosen}. captures: devices on which graphs were captured.
     """
@@ -121,13 +122,15 @@ class SimulatedGpu(StreamOrder):
     def clear(self) -> None:
         """Count from zero."""
         self.kernels: Counter[str] = Counter()
+        self.wide: Counter[str] = Counter()
         self.waits: Counter[tuple[str, Place]] = Counter()
         self.copies: Counter[tuple[str, bool]] = Counter()
 
-    def waited(self, what: str) -> None:
+    def waited(self, what: str, known: bool) -> None:
         if self.capture is not None:
             raise RuntimeError(f"operation not permitted when stream is capturing: {what}")
-        self.waits[what, Place.present()] += 1
+        if not known:
+            self.waits[what, Place.present()] += 1
 
     def waits_by_function(self) -> dict[str, int]:
         """{"file function": number} of all waits that sfactory has asked for; files are of sfactory/."""
@@ -219,6 +222,7 @@ class SimulatedGpu(StreamOrder):
         fresh = [leaf for leaf in made if leaf.on_cpu.untyped_storage()._cdata not in memory_of]
         if name not in _FREE:
             self.kernels[name] += not reads
+            self.wide[name] += any(leaf.dtype is torch.float64 for leaf in (*mine, *made))
             self._launch(name, mine, [*fresh, *changed])
         if self.capture is not None and (fresh or func._schema.is_mutable):
             self.capture.append(func, inner_args, inner_kwargs, fresh)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 
 Clock = dict[int, int]
+ASLEEP = "Event.synchronize, asleep"  # in all other waits the thread keeps its core busy
 
 
 class RaceError(AssertionError):
@@ -25,6 +26,9 @@ class RaceError(AssertionError):
 
 class WrongGpuError(AssertionError):
     """A thread uses a GPU that it has not chosen first."""
+
+
+_WAITS = "system/gpu.py"  # who asks it to wait is of interest
 
 
 class Place(NamedTuple):
@@ -46,9 +50,9 @@ class Place(NamedTuple):
             code = frame.f_code
             for package in ("/sfactory/", "/tests/"):
                 _, found, file = code.co_filename.rpartition(package)
-                if found and package == "/sfactory/":
+                if found and package == "/sfactory/" and file != _WAITS:
                     return cls(f"sfactory/{file}", frame.f_lineno, code.co_name)
-                if found and of_test is None and not file.startswith("support/"):
+                if package == "/tests/" and found and of_test is None and not file.startswith("support/"):
                     of_test = cls(f"tests/{file}", frame.f_lineno, code.co_name)
             frame = frame.f_back
         return of_test or cls("?", 0, "?")
@@ -112,14 +116,14 @@ class Stream:
 class Event:
     """Stands for torch.cuda.Event."""
 
-    def __init__(self, order: StreamOrder) -> None:
-        self.order, self.clock = order, Clock()
+    def __init__(self, order: StreamOrder, blocking: bool) -> None:
+        self.order, self.clock, self._blocking = order, Clock(), blocking
 
     def record(self, stream: Stream | None = None) -> None:
         self.clock = (stream or self.order.current_stream()).clock
 
     def synchronize(self) -> None:
-        self.order.wait(self.clock, "Event.synchronize")
+        self.order.wait(self.clock, ASLEEP if self._blocking else "Event.synchronize")
 
 
 class _Thread(threading.local):
@@ -151,11 +155,12 @@ class StreamOrder:
     def wait(self, clock: Clock, what: str) -> None:
         """The host waits for what ``clock`` has begun."""
         with self.lock:
+            known = _is_after(self.host, clock)
             self.host = joined(self.host, clock)
-            self.waited(what)
+            self.waited(what, known)
 
-    def waited(self, what: str) -> None:
-        """The host has waited, for the reason ``what``; a subclass may count."""
+    def waited(self, what: str, known: bool) -> None:
+        """The host has waited, for the reason ``what``; a subclass may count. known: it had ended, as the host knew."""
 
     def chosen(self, what: str) -> int:
         """The GPU that this thread has chosen. Raises WrongGpuError if it has not."""
@@ -175,9 +180,9 @@ class StreamOrder:
     def new_stream(self, device: torch.device | str | int | None = None) -> Stream:
         return Stream(self, torch.device("cuda", self.index_of(device, "torch.cuda.Stream")))
 
-    def new_event(self, **_: object) -> Event:
+    def new_event(self, *, blocking: bool = False) -> Event:
         self.chosen("torch.cuda.Event")
-        return Event(self)
+        return Event(self, blocking)
 
     def current_stream(self, device: torch.device | str | int | None = None) -> Stream:
         index = self.index_of(device, "torch.cuda.current_stream")

@@ -23,13 +23,14 @@ SMALL = {
     "normalize_returns": False,  # it moves weights, too
 }
 GAE, RNN = {"with_vtrace": False}, {"use_rnn": True}
-KL = "learner/loss.py divergence"  # of a coefficient that adapts to it
+RESULTS = "learner/train_stats.py on_host"
+KL = "learner/trainer.py close"  # of a coefficient that adapts to it
 
 
 class Case(NamedTuple):
     """Settings of one learner.
 
-    waits: {"file function": waits for the device per dataset}, but for those for results at the end of each pass.
+    waits: {"file function": waits for the device per dataset}, those for results only if there is not one a pass.
     draws: random numbers of the device.
     """
 
@@ -84,7 +85,6 @@ CASES = (
         "GAE, shuffled",
         algo=GAE,
         learner={"num_batches_per_epoch": 4, "num_epochs": 2, "shuffle_minibatches": True, "batch_size": 32},
-        waits={"learner/minibatches.py epoch_of": 2},  # for the order, once per pass
     ),
     Case("microbatches", learner={"microbatch_size": 32}),
     Case("target network", algo={"use_target_net": True}),
@@ -96,13 +96,12 @@ CASES = (
     Case(
         "rate by the KL of minibatches",
         optim={"lr_schedule": "kl_adaptive_minibatch"},
-        waits={KL: 1, "learner/train_stats.py was_taken": 1},
+        waits={RESULTS: 2},  # the next update has another rate
     ),
     Case(
         "rate by the KL of epochs",
         optim={"lr_schedule": "kl_adaptive_epoch"},
         learner={"num_batches_per_epoch": 4, "batch_size": 32},
-        waits={KL: 4, "learner/train_stats.py was_taken": 4},
     ),
     *(Case(name, optim={"optimizer": name}) for name in ("adamw", "rmsprop", "lamb", "muon")),
 )

@@ -24,6 +24,7 @@ def device() -> torch.device:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedGpu]:
     """The machine's GPUs. The CPU computes with the kernels that stand in for the GPU's, and not with numpy."""
     monkeypatch.setattr("sfactory.model.layers._NUMPY_PAYS_UP_TO_THREADS", 0)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
     before = torch.get_float32_matmul_precision()
     with simulated(monkeypatch) as made:
         yield made

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from sfactory.learner.trainer import Trainer
+from sfactory.model.precision import Conv2d
 from sfactory.system.cuda_graphs import WARM_UPS, GraphRecorder
 from sfactory.system.gpu import use_device
+from tests.support.acting import NATURE, Published
 from tests.support.gpu import made_up_batch
+from tests.support.lone_learner import LoneLearner
 from tests.support.parts import CPU
 from tests.support.simulated_gpu import SimulatedGpu
-from tests.support.updates import CASES, RNN, Case, learner_of, weights_of
-
-RESULTS = "learner/train_stats.py on_host"
+from tests.support.updates import CASES, RESULTS, RNN, Case, learner_of, weights_of
 
 
 def learn(case: Case, device: torch.device, datasets: int, gpu: SimulatedGpu, *, graphs: bool = False) -> Trainer:
@@ -69,3 +72,51 @@ def test_graphs_learn_what_the_cpu_learns_and_capture_no_wait(
     assert gpu.kernels["graph"] == 3
     assert gpu.waits_by_function() == {RESULTS: WARM_UPS + 3}
     assert_equal(weights_of(found), weights_of(wanted), case)
+
+
+@pytest.mark.parametrize(
+    ("flags", "cause"),
+    [
+        ({}, ""),
+        ({"optimizer": "rmsprop"}, "--optimizer=rmsprop computes with rates on the host"),
+        ({"use_rnn": True, "use_cpc": True}, "--use_cpc and --rnd draw random numbers"),
+        ({"encoder": "tests.support.networks:Mlp"}, "--encoder is not built in"),
+    ],
+    ids=str,
+)
+def test_updates_that_cannot_be_recorded_are_computed_kernel_by_kernel_and_that_is_said(
+    flags: dict[str, Any], cause: str, gpu: SimulatedGpu, device: torch.device, caplog: pytest.LogCaptureFixture
+) -> None:
+    use_device(device)
+
+    learner = LoneLearner(device=str(device), cuda_graphs=True, **flags)
+
+    assert (learner.learning.trainer._recorded is None) == bool(cause)
+    texts = [record.getMessage() for record in caplog.records if "kernel by kernel, since" in record.getMessage()]
+    assert len(texts) == bool(cause)
+    assert all(cause in text for text in texts)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_convolutions_read_channels_last_and_are_timed_unless_determinism_is_asked_for(
+    deterministic: bool, gpu: SimulatedGpu, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_device(device)
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", deterministic)
+    forward, rearranged = Conv2d.forward, []
+
+    def watched(layer: Conv2d, x: Tensor, factor: float = 1.0) -> Tensor:
+        rearranged.append(not x.is_contiguous(memory_format=torch.channels_last))
+        return forward(layer, x, factor)
+
+    monkeypatch.setattr(Conv2d, "forward", watched)
+    LoneLearner(device=str(device))
+    assert torch.backends.cudnn.benchmark is not deterministic
+    torch.backends.cudnn.benchmark = False
+    published = Published(device, "images", **NATURE)
+    assert not torch.backends.cudnn.benchmark  # passes of any number of rows
+    published.act(3)
+    learn(Case("", "images"), device, 1, gpu)
+
+    assert len(rearranged) == 6
+    assert not any(rearranged)

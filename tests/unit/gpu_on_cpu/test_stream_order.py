@@ -111,9 +111,10 @@ MISSING = (
     Missing(Event, "record", "after_reading", load_and_read, LOADED),
     Missing(Event, "record", "__init__", load_and_read, LOADED),
     Missing(Event, "synchronize", "load", load_and_read, "the host .* writes memory that may still be read"),
-    Missing(Stream, "synchronize", "to_host", learn_and_publish, "the host .* reads memory that may not be written"),
+    Missing(Event, "synchronize", "_require_finite", learn_and_publish, "the host .* reads memory that may not"),
+    Missing(Event, "synchronize", "on_host", learn_and_publish, "the host .* reads memory that may not"),
     Missing(Event, "synchronize", "refresh", act_by_new_weights, "the host .* writes memory that may still be read"),
-    Missing(Stream, "synchronize", "on_host", answer_requests, "the host .* memory that may"),
+    Missing(Event, "synchronize", "on_host", answer_requests, "the host .* memory that may"),
     Missing(Stream, "wait_stream", "warm_up", learn_by_graphs, "may not be written yet"),
 )
 

@@ -41,7 +41,7 @@ def test_finish_raises_the_failure_of_the_pass_it_waits_for(tmp_path: Path, monk
     learner = LoneLearner(tmp_path)
     publishing, resume = threading.Event(), threading.Event()
 
-    def fail(publisher: Publisher, train_step: int) -> None:
+    def fail(publisher: Publisher, train_step: int, *begun: object) -> None:
         publishing.set()
         resume.wait(30.0)
         raise ValueError("weights are not finite")

@@ -20,7 +20,6 @@ from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
 from sfactory.system.cuda_graphs import WARM_UPS, Recorder
-from tests.support.equality import assert_same
 from tests.support.gpu import made_up_batch, spec_of
 from tests.support.recording import OperationRecorder
 
@@ -165,19 +164,6 @@ def test_replaced_weights_moments_and_settings_are_those_of_the_next_update() ->
         assert torch.equal(frozen, before)
     assert (recorder.recorded, recorder.memories) == (4, 3)
     assert_close(state_of(recorded), state_of(plain))
-
-
-def test_what_cannot_be_recorded_is_computed_as_ever_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    for case in ({"optim": {"optimizer": "rmsprop"}}, {"algo": {"use_cpc": True}, "model": {"use_rnn": True}}):
-        recorded, plain, recorder = both(case)
-        for trainer in (recorded, plain):
-            train(trainer, 0, 1, 2, 3, 4)
-        assert recorder.warmed == recorder.recorded == 0
-        assert_same(state_of(recorded), state_of(plain))
-    texts = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert len(texts) == 2
-    assert "--optimizer=rmsprop" in texts[0]
-    assert "--use_cpc" in texts[1]
 
 
 def test_a_recording_that_fails_leaves_updates_as_they_are(caplog: pytest.LogCaptureFixture) -> None:

@@ -172,7 +172,7 @@ def test_datasets_opened_at_the_same_step_are_shuffled_differently() -> None:
     for dataset in (trainer.open(batch), trainer.open(batch)):
         trainer.learn(dataset)
         epoch = epoch_of(dataset.batch, dataset.targets, 6, dataset.generator)
-        orders.append([float(minibatch.batch.rewards[0, 0]) for minibatch in epoch])
+        orders.append([float(part.minibatch().batch.rewards[0, 0]) for part in epoch])
 
     assert orders[0] != orders[1]
 

@@ -103,12 +103,18 @@ def test_sizes_that_were_not_typed_fit_the_number_of_agents(
     assert plan.layout.dataset_rows % (3 * agents * plan.layout.splits * plan.layout.envs) == 0
 
 
+IMAGES = ", images channels-last, cudnn.benchmark"
+
+
 @pytest.mark.parametrize(
     ("words", "where"),
     [
-        ([], "central inference on cuda:0 with --cuda_graphs=True --amp=auto"),
-        (["--cuda_graphs=False"], "central inference on cuda:0 with --cuda_graphs=False --amp=auto"),
-        (["--inference=local"], "local inference on cpu, learning on cuda:0 with --cuda_graphs=True --amp=auto"),
+        ([], f"central inference on cuda:0 with --cuda_graphs=True --amp=auto{IMAGES}"),
+        (["--cuda_graphs=False"], f"central inference on cuda:0 with --cuda_graphs=False --amp=auto{IMAGES}"),
+        (
+            ["--inference=local"],
+            f"local inference on cpu, learning on cuda:0 with --cuda_graphs=True --amp=auto{IMAGES}",
+        ),
         (["--device=cpu", "--inference=local"], "local inference on cpu"),
     ],
     ids=str,

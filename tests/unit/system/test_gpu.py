@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,7 +17,7 @@ from sfactory.inference.policy_worker import PolicySetup, run_policy_worker
 from sfactory.learner import learner_process
 from sfactory.learner.learner_process import LearnerWorker, run_learner
 from sfactory.learner.staging import DeviceSlot
-from sfactory.planning.plan import choose_device, plan_run
+from sfactory.planning.plan import choose_device, plan_run, plan_sizes
 from sfactory.process.threads import Threads
 from sfactory.system import gpu
 from tests.support.lone_learner import LoneLearner
@@ -115,6 +117,35 @@ def test_datasets_that_do_not_fit_the_memory_of_a_gpu_are_refused(monkeypatch: p
     ) as refused:
         worker._device_slots(3)
     assert failure_text(refused.value) == f"ResourceError: {refused.value}"
+
+
+LARGE = {"encoder_mlp_layers": (4096,), "batch_size": 2**16}
+
+
+@pytest.mark.parametrize(
+    ("flags", "mib", "refusal"),
+    [
+        ({"inference": "central"}, 500, r"at least 512 MiB .* on cuda:0 \(CUDA contexts 512\), .*--inference=local"),
+        ({"inference": "central"}, 520, None),
+        ({"inference": "local"}, 260, None),
+        ({"inference": "central", "num_policies": 4}, 1000, r"CUDA contexts 1,024"),  # two of them on each GPU
+        (LARGE, 1500, r"minibatches 1,.*which has 1,500; lower --microbatch_size"),
+        ({**LARGE, "microbatch_size": 1024}, 1500, None),
+        ({**LARGE, "amp": "bf16"}, 1500, None),
+        ({**LARGE, "num_gpu_slots": 1000}, 3000, r"datasets 2,.*lower --num_gpu_slots"),
+    ],
+    ids=str,
+)
+def test_a_gpu_that_is_too_small_for_a_run_is_refused_before_it_starts(
+    flags: dict[str, object], mib: int, refusal: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=mib * 2**20))
+    config = config_of({"env": "any", "encoder_mlp_layers": (8,), **flags})
+
+    with nullcontext() if refusal is None else pytest.raises(ResourceError, match=refusal):
+        plan_sizes(config, VECTOR)
 
 
 class Slots:
