@@ -79,7 +79,6 @@ setup(
         "docs": PLOT,
         "wandb": ["wandb>=0.19"],
         "mlflow": ["mlflow>=2.20"],
-        "trackio": ["trackio>=0.4"],
         "envpool": ["envpool>=1.2"],
         "brax": ["brax>=0.14", "jax>=0.5"],
         "mujoco": ["gymnasium[mujoco]"],
@@ -151,7 +150,6 @@ setup(
         ],
         "sfactory.observers": [
             "mlflow = sfactory.report.trackers:MlflowTracker",
-            "trackio = sfactory.report.trackers:TrackioTracker",
             "wandb = sfactory.report.trackers:WandbTracker",
         ],
         "sfactory.models": ["nethack = sfactory_envs.nethack_encoder:NetHackEncoder"],

@@ -1,6 +1,6 @@
-"""Observers that send a run to experiment trackers: ``--observers wandb``, ``mlflow``, ``trackio``.
+"""Observers that send a run to experiment trackers: ``--observers wandb``, ``mlflow``.
 
-Each is configured by the variables of its own package (WANDB_PROJECT, MLFLOW_TRACKING_URI, TRACKIO_DIR, ...); without
+Each is configured by the variables of its own package (WANDB_PROJECT, MLFLOW_TRACKING_URI, ...); without
 them its project is ``sfactory``. Every row of metrics.jsonl is sent, over env steps, and the settings once. A resumed
 run goes on where it was. A tracker that fails while the run trains loses rows, which is logged; the run goes on.
 """
@@ -129,24 +129,3 @@ class MlflowTracker(Tracker):
         self._api.flush_async_logging()
         status = {"done": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}[outcome.status]
         self._client.set_terminated(self._run, status)
-
-
-class TrackioTracker(Tracker):
-    """Trackio, Hugging Face's local dashboard; TRACKIO_SPACE_ID sends to a Space."""
-
-    package = "trackio"
-
-    def begin(self, name: str, identity: str, settings: Mapping[str, str], folder: str) -> None:
-        """See ``Tracker``."""
-        project = os.environ.get("TRACKIO_PROJECT", PROJECT)
-        self._run = self._api.init(
-            project=project, name=f"{name}_{identity[:6]}", config=dict(settings), resume="allow", embed=False
-        )
-
-    def send(self, numbers: Mapping[str, float], env_steps: int) -> None:
-        """See ``Tracker``."""
-        self._run.log(dict(numbers), step=env_steps)
-
-    def end(self, outcome: Outcome) -> None:
-        """See ``Tracker``."""
-        self._run.finish()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from sfactory.errors import ExitCode
-from sfactory.report.trackers import MlflowTracker, Tracker, TrackioTracker, WandbTracker
+from sfactory.report.trackers import MlflowTracker, Tracker, WandbTracker
 from tests.support.long import LONG
 from tests.support.trainer import MORE_STEPS, RunTrainer, TrainerRun
 
@@ -59,20 +58,6 @@ def test_mlflow_has_one_run_with_all_rows_and_settings(
     assert found.data.params["env"] == "CartPole-v1"
     sent = {(point.step, point.value) for point in client.get_metric_history(found.info.run_id, RETURN)}
     assert sent == {(row["env_steps"], row[RETURN]) for row in run.metrics() if row.get(RETURN) is not None}
-
-
-@LONG
-def test_trackio_has_one_run_with_all_rows(
-    run_trainer: RunTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
-
-    run = train_twice(run_trainer, TrackioTracker)
-
-    with sqlite3.connect(tmp_path / "trackio" / "sfactory.db") as database:
-        rows = database.execute("SELECT run_name, step FROM metrics").fetchall()
-    assert len({name for name, _ in rows}) == 1
-    assert {step for _, step in rows} == {row["env_steps"] for row in run.metrics()}
 
 
 def test_a_tracker_that_fails_loses_rows_and_says_so_once(
