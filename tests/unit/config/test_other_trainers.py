@@ -56,7 +56,7 @@ def test_documented_commands_of_sample_factory_are_read(words: str) -> None:
     [
         ("--algo=DQN", "is Sample Factory v2's name; here it is --policy_loss or --with_vtrace"),
         ("--with_wandb=True", "is Sample Factory v2's and Sample Factory v1's name; here it is --observers=wandb"),
-        ("--env_gpu_actions=True", "is Sample Factory v2's name; it is not there yet. Comes with"),
+        ("--env_gpu_actions=True", "is Sample Factory v2's name; here it is an environment that is a TensorEnv"),
         ("--frame_stack=4", "is Stable-Baselines3's name; here it is --env_framestack"),
         ("--num_gpus=1", "is RLlib's name; here it is --device"),
         ("--encoder_custom=x", "is Sample Factory v1's name; here it is --encoder"),
