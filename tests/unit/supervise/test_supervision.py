@@ -80,8 +80,17 @@ class SmallRun:
         return int(self.shared.status.total("env_steps", "sf-learner"))
 
     def run(self, act: Callable[[], object] = lambda: None) -> None:
-        """Supervise to the end; call ``act`` at every beat once something was trained. True from it ends the run."""
-        self.supervisor.run(lambda: bool(self.trained() and act()))
+        """Supervise to the end; call ``act`` at every beat once all processes have run and something was trained.
+
+        True from it ends the run.
+        """
+        missing = set(self.layout.process_names)  # on a busy machine one actor may train before the next one starts
+
+        def on_beat() -> bool:
+            missing.difference_update(self.group.alive)
+            return bool(not missing and self.trained() and act())
+
+        self.supervisor.run(on_beat)
 
     def failure(self) -> str:
         return str(self.supervisor.failure)
