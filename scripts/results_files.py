@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 from scripts.record import write_json
 from sfactory.statistics import bootstrap_interval, interquartile_mean
 
+SEEDS = 3  # with fewer an interval says nothing
+
 
 class Point(NamedTuple):
     """A point of the curve of a seed, and a line of a row's CSV. minutes: of training, without the start."""
@@ -45,9 +47,12 @@ def curves_of(points: Sequence[Point]) -> list[list[Point]]:
 
 
 def iqm_text(scores: Sequence[float]) -> str:
-    """The interquartile mean of the scores of one task, and its interval."""
+    """The interquartile mean of the scores of one task, and its interval if there are SEEDS scores."""
+    mean = figure(float(interquartile_mean(scores)))
+    if len(scores) < SEEDS:
+        return mean
     low, high = bootstrap_interval(scores)
-    return f"{figure(float(interquartile_mean(scores)))} [{figure(low)}, {figure(high)}]"
+    return f"{mean} [{figure(low)}, {figure(high)}]"
 
 
 def figure(value: float) -> str:

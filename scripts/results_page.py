@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from scripts.command import ROOT
 from scripts.drawing import hardware, pyplot, save
 from scripts.parity_page import draw_parity, parity_section
 from scripts.record import table
-from scripts.results_files import Point, curves_of, figure, iqm_text, read_row
+from scripts.results_files import SEEDS, Point, curves_of, figure, iqm_text, read_row
 from scripts.rows import IN_WORDS, RATING, ROWS, SOURCES, Row
 
 PAGE, RESULTS = ROOT / "docs/results.md", ROOT / "docs/results/rows"
@@ -43,11 +44,31 @@ def line_of(row: Row, facts: Mapping[str, Any], points: Sequence[Point]) -> list
         count = "" if isinstance(row.bar, str) else f": {sum(map(row.reached, values))} of {len(values)}"
         minutes = statistics.median(group[-1].minutes for group in curves_of(points))
         # Files from before the mark was written are of runs that were alone.
-        beside = "" if facts.get("alone", True) else ", beside another"
+        beside = "" if facts.get("alone", True) else ", beside other work"
         measured = [", ".join(map(figure, values)) + count, iqm_text(values), f"{minutes:.3g}{beside}"]
     bar = row.bar if isinstance(row.bar, str) else f"{'at most ' if row.at_most else ''}{figure(row.bar)}"
     asked = [f"`{row.name}`", row.about or row.env, f"{row.steps:,}", f"{bar}, {IN_WORDS[row.metric]}"]
-    return [*asked, *measured, row.peer, f"`{shlex.join([f'--env={row.env}', *row.flags])}`"]
+    return [*asked, *measured, row.peer, f"`{shlex.join(row.words())}`"]
+
+
+def counts_line(known: Mapping[str, Mapping[str, Any]]) -> str:
+    """How many rows reach their bars. known: the facts of each, by name; empty where it was not run."""
+    bars = Counter[str]()
+    for name, facts in known.items():
+        row, values = ROWS[name], list(facts.get("reached", {}).values())
+        reached = sum(map(row.reached, values))
+        if not values:
+            bars["not run"] += 1
+        elif isinstance(row.bar, str):
+            bars["in words"] += 1
+        else:
+            bars["all" if reached == len(values) else "some" if reached else "none"] += 1
+            bars["few"] += reached == len(values) < SEEDS
+    return (
+        f"{len(known)} rows: {bars['all']} reached by all of their seeds ({bars['few']} of these with fewer than "
+        f"{SEEDS} seeds), {bars['some']} by some, {bars['none']} by none; {bars['in words']} measured, but with a bar "
+        f"in words; {bars['not run']} not run."
+    )
 
 
 def draw_rows(measured: Mapping[str, Sequence[Point]], over: str, target: Path) -> None:
@@ -84,14 +105,17 @@ def section(folder: Path) -> str:
     text = [
         "## The table",
         "",
-        "Each row is trained with the defaults of its env alone, unless the last column has other flags:",
-        "`python scripts/reproduce.py ROW` runs `python -m sfactory.train` with these for seeds 1, 2 and 3. A training",
-        "return is the mean of the last 100 episodes; a greedy return that of 100 episodes after training, in which",
-        "the policy takes its most probable actions. After the seeds it says how many of them reach the bar. The",
-        "interquartile mean has a 95% bootstrap interval ([Agarwal et al. 2021](https://arxiv.org/abs/2108.13264)).",
-        "Minutes are of training, without the start, and the median of the seeds; those beside another run on the same",
-        "cores are longer than those of a run alone. Published figures are of the same env after as many steps, unless",
-        "they say otherwise. Curves are of training, and dotted lines the bars.",
+        "`python scripts/reproduce.py ROW` trains a row with seeds 1, 2 and 3. `python -m sfactory.train` with all",
+        "flags of the last column and a `--seed`, in the root of the repository, trains the same: all else are the",
+        "defaults of the env. The steps matter, since many rates fall to 0 over the run. A training return is the",
+        "mean of the last 100 episodes; a greedy return that of 100 episodes after training, in which the policy",
+        "takes its most probable actions. After the seeds it says how many of them reach the bar. The interquartile",
+        f"mean has a 95% bootstrap interval ([Agarwal et al. 2021](https://arxiv.org/abs/2108.13264)) from {SEEDS}",
+        "seeds on. Minutes are of training, without the start, and the median of the seeds; those beside other work",
+        "on the same cores are longer than those of a run alone. Published figures are of the same env after as many",
+        "steps, unless they say otherwise. Curves are of training, and dotted lines the bars.",
+        "",
+        counts_line({name: facts for name, (facts, _) in known.items()}),
         "",
         table(HEAD, [line_of(ROWS[name], *files) for name, files in known.items()]),
         "",

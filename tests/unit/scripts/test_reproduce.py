@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,7 @@ def test_only_the_table_of_a_page_is_written_and_always_the_same(tmp_path: Path)
     page, folder = tmp_path / "results.md", tmp_path / "rows"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     write_page(page, folder)
-    assert page.read_text().count("not run") == len(ROWS)
+    assert page.read_text().count("| not run |") == len(ROWS)
 
     points = [Point(seed, at * 1000, at / 10, at * 5.0) for seed in (1, 2) for at in range(20)]
     write_row("cartpole", {**FACTS, "reached": {"1": 500.0, "2": 480.0}}, points, folder)
@@ -162,7 +163,10 @@ def test_only_the_table_of_a_page_is_written_and_always_the_same(tmp_path: Path)
     assert text.startswith(f"before\n{BEGIN}\n")
     assert text.endswith(f"{END}\nafter\n")
     assert "old" not in text
-    assert "500, 480: 1 of 2" in text
+    assert "500, 480: 1 of 2 | 490 |" in text
+    assert ": 0 reached by all of their seeds (0 of these with fewer than 3 seeds), 1 by some, 0 by none; 1 m" in text
+    assert f"; {len(ROWS) - 2} not run." in text
+    assert "| `--env=CartPole-v1 --train_for_env_steps=100000` |" in text
     assert "2026-11-27, 2 cores of X, torch 2, gymnasium 1, commit abc" in text
     assert len(charts) == 2
     assert all("cartpole" in chart and "nethack" in chart for chart in charts)
@@ -175,8 +179,8 @@ def test_only_the_table_of_a_page_is_written_and_always_the_same(tmp_path: Path)
     write_row("parity_hopper_async", {**FACTS, "reached": {"1": 95.0, "2": 95.0}}, points, folder)
     write_row("parity_hopper", {"stable-baselines3": "2.9"}, slower, tmp_path / "sb3")
     write_page(page, folder)
-    assert "| Hopper-v5 | SB3 | 50 | 50 [50, 50] | 2 |" in page.read_text()
-    assert "| Hopper-v5 | asynchronous | 95, 95 | 95 [95, 95] | 1.9 |" in page.read_text()
+    assert "| Hopper-v5 | SB3 | 50 | 50 | 2 |" in page.read_text()
+    assert "| Hopper-v5 | asynchronous | 95, 95 | 95 | 1.9 |" in page.read_text()
     assert "Hopper-v5" in (folder / "parity.svg").read_text()
 
     page.write_text(BEGIN)
@@ -184,8 +188,12 @@ def test_only_the_table_of_a_page_is_written_and_always_the_same(tmp_path: Path)
         write_page(page, folder)
 
 
-def test_page_of_results_is_that_of_the_files() -> None:
+def test_page_of_results_is_that_of_the_files_and_has_the_commands_that_were_run() -> None:
     assert section(RESULTS) in PAGE.read_text(encoding="utf-8")
+
+    for name, row in ROWS.items():
+        ran = read_row(name, RESULTS)[0].get("command")
+        assert ran is None or shlex.join(row.words()) in ran
 
 
 def test_episodes_that_earn_a_reward_are_successes() -> None:
