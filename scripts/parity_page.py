@@ -69,15 +69,18 @@ def draw_parity(folder: Path, peer: Path) -> None:
 
 
 def parity_section(folder: Path, peer: Path) -> list[str]:
-    """The lines of the section; empty without files."""
+    """The lines of the section; a sentence without files."""
     found = list(measured(folder, peer))
+    title = ["", "### Parity with the PPO of Stable-Baselines3", ""]
     if not found:
-        return []
+        return [
+            *title,
+            "The rows `parity_*` of `scripts/reproduce.py` train with the settings of Stable-Baselines3's PPO",
+            "([sb3_ppo.yaml](examples/sb3_ppo.yaml)), to be compared with it; they are not measured yet.",
+        ]
     head = ("env", "collects", "training return of each seed", "interquartile mean", "minutes")
     return [
-        "",
-        "### Parity with the PPO of Stable-Baselines3",
-        "",
+        *title,
         "[sb3_ppo.yaml](examples/sb3_ppo.yaml) has the settings of Stable-Baselines3's PPO for 8 envs of 256 steps,",
         "with VecNormalize. In turn, we collect and learn one after the other, as SB3 does; asynchronously, both go on",
         "at the same time, with V-trace and rollouts of 64. 1,000,000 env steps, the mean of the last 100 episodes.",
