@@ -1,14 +1,15 @@
 """Trains rows of the table of docs/results.md, each seed as the row's command does, and writes their small files.
 
     python scripts/reproduce.py cartpole acrobot --seeds 3
-    python scripts/reproduce.py parity_hopper parity_hopper_async --seeds 5
+    python scripts/reproduce.py parity_hopper parity_hopper_async --seeds 5 --publish
     python scripts/reproduce.py --page
 
-Each row has a CSV in docs/results/rows with the thinned curve of each seed, and a JSON beside it with what it reached,
-on which machine, from which commit. They are written after each seed that has ended well. Seeds that are there already,
-from the same code on the same machine, are not run again; those from another are dropped. ``--page`` writes the table
-and its charts from these files (pip install -e '.[docs]'). Runs are kept in --train_dir. ``--beside`` is for several
-rows at a time: the page marks their minutes, which are longer than those of a run that is alone on the machine.
+Each row has a CSV in train_dir/rows/results with the thinned curve of each seed, and a JSON beside it with what it
+reached, on which machine, from which commit; with ``--publish`` they are those in docs/results/rows. They are written
+after each seed that has ended well. Seeds that are there already, from the same code on the same machine, are not run
+again; those from another are dropped, and named. ``--page`` writes the table and its charts from the files in
+docs/results/rows (pip install -e '.[docs]'). Runs are kept in --train_dir. ``--beside`` is for several rows at a time:
+the page marks their minutes, which are longer than those of a run that is alone on the machine.
 """
 
 from __future__ import annotations
@@ -113,12 +114,21 @@ def facts_of(runs: Runs) -> dict[str, Any]:
     return {**machine(), "packages": packages, "alone": runs.alone, "commit": commit(), "command": command}
 
 
-def reproduce(runs: Runs, seeds: Sequence[int], results: Path = RESULTS) -> None:
-    """Measure the seeds that are not measured yet, and write the row's files after each."""
-    facts = facts_of(runs)
+def kept_of(runs: Runs, facts: Mapping[str, Any], results: Path) -> tuple[dict[str, Any], list[Point]]:
+    """What ``results`` has of a row, if it is of the same code on the same machine; says which seeds are not."""
     known, points = read_row(runs.row.name, results)
-    if {**known, "date": "", "reached": {}} != {**facts, "date": "", "reached": {}}:
-        known, points = {}, []
+    other = [name for name in facts if name != "date" and known.get(name) != facts[name]]
+    if not (known and other):
+        return known, points
+    seeds = ", ".join(known["reached"])
+    print(f"{runs.row.name}: drops seeds {seeds} of {results}, which differ in {', '.join(other)}", flush=True)
+    return {}, []
+
+
+def reproduce(runs: Runs, seeds: Sequence[int], results: Path) -> None:
+    """Measure the seeds that are not measured yet, and write the row's files to ``results`` after each."""
+    facts = facts_of(runs)
+    known, points = kept_of(runs, facts, results)
     reached = dict(known.get("reached", {}))
     for seed in seeds:
         if str(seed) in reached:
@@ -137,14 +147,16 @@ def main() -> None:
     parser.add_argument("row", nargs="*", help=f"one of {', '.join([*ROWS, *PARITY])}")
     parser.add_argument("--seeds", type=int, default=3, help="how many, from 1 on")
     parser.add_argument("--train_dir", type=Path, default=Path("train_dir/rows"))
+    parser.add_argument("--publish", action="store_true", help="write the small files to docs/results/rows")
     parser.add_argument("--beside", action="store_true", help="other work runs on the machine: marks the minutes")
     parser.add_argument("--page", action="store_true")
     given = parser.parse_args()
     rows = {**ROWS, **PARITY}
     if unknown := [name for name in given.row if name not in rows]:
         parser.error(f"no row is called {', '.join(unknown)}; there are {', '.join(rows)}")
+    results = RESULTS if given.publish else ROOT / given.train_dir / "results"
     for name in given.row:
-        reproduce(Runs(rows[name], given.train_dir, not given.beside), range(1, given.seeds + 1))
+        reproduce(Runs(rows[name], given.train_dir, not given.beside), range(1, given.seeds + 1), results)
     if given.page:
         write_page(PAGE, RESULTS)
     elif not given.row:

@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,7 @@ class Trainer:
 
 
 def test_seeds_are_written_after_each_run_and_failed_ones_are_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trainer, results, runs = Trainer(1000), tmp_path / "results", Runs(ROWS["cartpole"], tmp_path / "runs")
     monkeypatch.setattr(reproduce, "run", trainer)
@@ -98,9 +99,22 @@ def test_seeds_are_written_after_each_run_and_failed_ones_are_not(
     assert read_row("cartpole", results)[0]["reached"].keys() == {"1", "2"}
 
     monkeypatch.setattr(reproduce, "commit", lambda: "another")
+    assert "drops" not in capsys.readouterr().out
     reproduce.reproduce(runs, [3], results)
     facts, points = read_row("cartpole", results)
     assert facts["reached"].keys() == {"3"} == {str(point.seed) for point in points}
+    assert f"drops seeds 1, 2 of {results}, which differ in commit\n" in capsys.readouterr().out
+
+
+def test_rows_are_published_only_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reproduce, "run", Trainer(10))
+    monkeypatch.setattr(reproduce, "RESULTS", tmp_path / "published")
+    words = ["reproduce.py", "cartpole", "--seeds", "1", "--train_dir", str(tmp_path)]
+    for flags, published in ((), False), (("--publish",), True):
+        monkeypatch.setattr(sys, "argv", [*words, *flags])
+        reproduce.main()
+        assert read_row("cartpole", tmp_path / "results")[0]["reached"] == {"1": 495.0}
+        assert (tmp_path / "published").exists() == published
 
 
 def test_training_returns_are_those_at_the_end_and_short_runs_are_refused(
