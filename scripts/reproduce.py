@@ -7,9 +7,10 @@
 Each row has a CSV in train_dir/rows/results with the thinned curve of each seed, and a JSON beside it with what it
 reached, on which machine, from which commit; with ``--publish`` they are those in docs/results/rows. They are written
 after each seed that has ended well. Seeds that are there already, from the same code on the same machine, are not run
-again; those from another are dropped, and named. ``--page`` writes the table and its charts from the files in
-docs/results/rows (pip install -e '.[docs]'). Runs are kept in --train_dir. ``--beside`` is for several rows at a time:
-the page marks their minutes, which are longer than those of a run that is alone on the machine.
+again; those from another are dropped, and named. A line at the end of a row has its bar, the published figure, and
+what docs/results/rows had. ``--page`` writes the table and its charts from the files in docs/results/rows (pip install
+-e '.[docs]'). Runs are kept in --train_dir. ``--beside`` is for several rows at a time: the page marks their minutes,
+which are longer than those of a run that is alone on the machine.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from scripts.command import ROOT, TRAIN, json_line, run, shown
 from scripts.draw_curves import kept, rows_of
 from scripts.record import machine
 from scripts.results_files import Point, read_row, write_row
-from scripts.results_page import PAGE, RESULTS, write_page
+from scripts.results_page import PAGE, RESULTS, outcome, write_page
 from scripts.rows import GREEDY, PARITY, RATING, RETURN, ROWS, Row
 
 EPISODES = 100
@@ -125,8 +126,11 @@ def kept_of(runs: Runs, facts: Mapping[str, Any], results: Path) -> tuple[dict[s
     return {}, []
 
 
-def reproduce(runs: Runs, seeds: Sequence[int], results: Path) -> None:
-    """Measure the seeds that are not measured yet, and write the row's files to ``results`` after each."""
+def reproduce(runs: Runs, seeds: Sequence[int], results: Path) -> dict[str, float]:
+    """Measure the seeds that are not measured yet, and write the row's files to ``results`` after each.
+
+    Returns what all seeds in the files have reached.
+    """
     facts = facts_of(runs)
     known, points = kept_of(runs, facts, results)
     reached = dict(known.get("reached", {}))
@@ -139,6 +143,7 @@ def reproduce(runs: Runs, seeds: Sequence[int], results: Path) -> None:
         points = [*points, *curve]
         write_row(runs.row.name, {**facts, "reached": reached}, points, results)
         print(f"{runs.row.name}, seed {seed}: {reached[str(seed)]} after {curve[-1].minutes:.2f} min", flush=True)
+    return reached
 
 
 def main() -> None:
@@ -156,7 +161,9 @@ def main() -> None:
         parser.error(f"no row is called {', '.join(unknown)}; there are {', '.join(rows)}")
     results = RESULTS if given.publish else ROOT / given.train_dir / "results"
     for name in given.row:
-        reproduce(Runs(rows[name], given.train_dir, not given.beside), range(1, given.seeds + 1), results)
+        published, _ = read_row(name, RESULTS)
+        reached = reproduce(Runs(rows[name], given.train_dir, not given.beside), range(1, given.seeds + 1), results)
+        print(outcome(rows[name], reached, published), flush=True)
     if given.page:
         write_page(PAGE, RESULTS)
     elif not given.row:

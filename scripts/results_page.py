@@ -5,6 +5,7 @@ It has no command of its own: see scripts/reproduce.py. Drawing needs matplotlib
 
 from __future__ import annotations
 
+import re
 import shlex
 import statistics
 from collections import Counter
@@ -36,6 +37,29 @@ HEAD = (
 _COLUMNS = 4
 
 
+def bar_of(row: Row) -> str:
+    """What a row has to reach, in words."""
+    bar = row.bar if isinstance(row.bar, str) else f"{'at most ' if row.at_most else ''}{figure(row.bar)}"
+    return f"{bar}, {IN_WORDS[row.metric]}"
+
+
+def outcome(row: Row, reached: Mapping[str, float], published: Mapping[str, Any]) -> str:
+    """What seeds have reached, in a line: beside the bar, the published figure and the facts in docs/results/rows."""
+    values = list(reached.values())
+    seeds = f"seed{'s' if len(values) > 1 else ''} {', '.join(reached)}: {', '.join(map(figure, values))}"
+    count = f"reached by {sum(map(row.reached, values))} of {len(values)}"
+    peer = re.sub(r"\((.+?)\)", lambda found: f"({found[1]}, {SOURCES[found[1]].partition(': ')[0]})", row.peer)
+    if published:
+        known = ", ".join(map(figure, published["reached"].values()))
+        known += f" ({published['date']}, {hardware(published)}, commit {published['commit']})"
+    parts = {
+        "bar": f"{bar_of(row)}, {'which no figure decides' if isinstance(row.bar, str) else count}",
+        "published": peer or "no figure",
+        "docs/results/rows": known if published else "not run",
+    }
+    return f"{row.name}, {seeds}; " + "; ".join(f"{name}: {text}" for name, text in parts.items())
+
+
 def line_of(row: Row, facts: Mapping[str, Any], points: Sequence[Point]) -> list[str]:
     """The line of a row in the table."""
     measured = ["not run", "", ""]
@@ -46,8 +70,7 @@ def line_of(row: Row, facts: Mapping[str, Any], points: Sequence[Point]) -> list
         # Files from before the mark was written are of runs that were alone.
         beside = "" if facts.get("alone", True) else ", beside other work"
         measured = [", ".join(map(figure, values)) + count, iqm_text(values), f"{minutes:.3g}{beside}"]
-    bar = row.bar if isinstance(row.bar, str) else f"{'at most ' if row.at_most else ''}{figure(row.bar)}"
-    asked = [f"`{row.name}`", row.about or row.env, f"{row.steps:,}", f"{bar}, {IN_WORDS[row.metric]}"]
+    asked = [f"`{row.name}`", row.about or row.env, f"{row.steps:,}", bar_of(row)]
     return [*asked, *measured, row.peer, f"`{shlex.join(row.words())}`"]
 
 

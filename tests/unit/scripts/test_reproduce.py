@@ -19,7 +19,7 @@ from scripts.command import Output
 from scripts.draw_curves import POINTS
 from scripts.reproduce import Runs
 from scripts.results_files import Point, read_row, write_row
-from scripts.results_page import BEGIN, END, PAGE, RESULTS, line_of, section, write_page
+from scripts.results_page import BEGIN, END, PAGE, RESULTS, line_of, outcome, section, write_page
 from scripts.rows import GREEDY, IN_WORDS, ROWS, SOURCES, Success
 from sfactory.config.argv import scan
 from sfactory.config.flags import all_flags
@@ -106,7 +106,9 @@ def test_seeds_are_written_after_each_run_and_failed_ones_are_not(
     assert f"drops seeds 1, 2 of {results}, which differ in commit\n" in capsys.readouterr().out
 
 
-def test_rows_are_published_only_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_published_only_on_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(reproduce, "run", Trainer(10))
     monkeypatch.setattr(reproduce, "RESULTS", tmp_path / "published")
     words = ["reproduce.py", "cartpole", "--seeds", "1", "--train_dir", str(tmp_path)]
@@ -115,6 +117,14 @@ def test_rows_are_published_only_on_request(tmp_path: Path, monkeypatch: pytest.
         reproduce.main()
         assert read_row("cartpole", tmp_path / "results")[0]["reached"] == {"1": 495.0}
         assert (tmp_path / "published").exists() == published
+        assert "docs/results/rows: not run\n" in capsys.readouterr().out
+
+
+def test_outcomes_name_the_bar_the_figures_of_others_and_the_results_on_record() -> None:
+    line = outcome(ROWS["cartpole"], {"1": 500.0, "2": 480.0}, {**FACTS, "reached": {"1": 499.0}})
+    assert "seeds 1, 2: 500, 480; bar: 490, greedy return, reached by 1 of 2; published: 500 ± 0 (RL Zoo, http" in line
+    assert line.endswith("docs/results/rows: 499 (2026-11-27, 2 cores of X, commit abc)")
+    assert "no figure decides; published: no figure" in outcome(ROWS["nethack"], {"1": 5.0}, {})
 
 
 def test_training_returns_are_those_at_the_end_and_short_runs_are_refused(
