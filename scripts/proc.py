@@ -1,4 +1,4 @@
-"""Reads names, sessions, threads, CPU time, memory and marks of processes from /proc.
+"""Reads names, sessions, threads, CPU time, memory and marks of processes, and the load of cores, from /proc.
 
 It has no command of its own. A mark is a text in the environment of a process, which all that it starts inherit.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
+from collections.abc import Set
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,6 +39,28 @@ def parse_stat(line: str) -> Stat:
 def stat_of(pid: int, proc: Path = PROC) -> Stat:
     """What the kernel counts of a process; raises OSError if there is none."""
     return parse_stat((proc / str(pid) / "stat").read_text())
+
+
+def core_ticks(text: str, cores: Set[int]) -> tuple[int, int]:
+    """Busy and all clock ticks of these cores, from the text of /proc/stat."""
+    busy = passed = 0
+    for line in text.splitlines():
+        name, *counts = line.split()
+        if name.startswith("cpu") and name[3:].isdigit() and int(name[3:]) in cores:
+            # user, nice, system, idle, iowait, irq, softirq, steal; guests are in the first two
+            ticks = [int(count) for count in counts[:8]]
+            passed += sum(ticks)
+            busy += sum(ticks) - ticks[3] - ticks[4]
+    return busy, passed
+
+
+def busy_cores(seconds: float) -> float:
+    """How many of the cores that this process may use are busy, on average over the next seconds."""
+    cores = os.sched_getaffinity(0)
+    before = core_ticks((PROC / "stat").read_text(), cores)
+    time.sleep(seconds)
+    after = core_ticks((PROC / "stat").read_text(), cores)
+    return len(cores) * (after[0] - before[0]) / max(1, after[1] - before[1])
 
 
 def rollup(text: str) -> dict[str, float]:

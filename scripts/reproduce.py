@@ -9,8 +9,9 @@ reached, on which machine, from which commit; with ``--publish`` they are those 
 after each seed that has ended well. Seeds that are there already, from the same code on the same machine, are not run
 again; those from another are dropped, and named. A line at the end of a row has its bar, the published figure, and
 what docs/results/rows had. ``--page`` writes the table and its charts from the files in docs/results/rows (pip install
--e '.[docs]'). Runs are kept in --train_dir. ``--beside`` is for several rows at a time: the page marks their minutes,
-which are longer than those of a run that is alone on the machine.
+-e '.[docs]'). Runs are kept in --train_dir. The page marks the minutes of rows beside other work, which are longer than
+those of a run that is alone: before and after each seed it is measured how busy the cores are without it, and
+``--beside`` marks a row in any case. The mark stays until the row's files are removed or dropped.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from scripts.command import ROOT, TRAIN, json_line, run, shown
 from scripts.draw_curves import kept, rows_of
+from scripts.proc import busy_cores
 from scripts.record import machine
 from scripts.results_files import Point, read_row, write_row
 from scripts.results_page import PAGE, RESULTS, outcome, write_page
@@ -35,6 +37,8 @@ from scripts.rows import GREEDY, PARITY, RATING, RETURN, ROWS, Row
 
 EPISODES = 100
 _LIMIT_S = 24 * 3600.0
+_LOOK_S = 2.0
+_BUSY_CORES = 0.5  # more than that by others slows a run down
 _PLAY_SEED = 10_000  # episodes that are played afterwards are not those of training
 _TRAIN_S = "perf/train_seconds"
 # Their versions change what a row reaches.
@@ -42,7 +46,7 @@ _PACKAGES = ("ale-py", "box2d", "envpool", "minatar", "minigrid", "mpe2", "mujoc
 
 
 class Runs(NamedTuple):
-    """The runs of a row. train_dir: where they are kept, from the repository's root. alone: on the machine."""
+    """The runs of a row. train_dir: where they are kept, from the repository's root. alone: not with --beside."""
 
     row: Row
     train_dir: Path
@@ -112,13 +116,13 @@ def facts_of(runs: Runs) -> dict[str, Any]:
     """What the results of a row depend on, and the date."""
     packages = {name: metadata.version(name) for name in _PACKAGES if any(metadata.distributions(name=name))}
     command = shown(runs.train("SEED"))
-    return {**machine(), "packages": packages, "alone": runs.alone, "commit": commit(), "command": command}
+    return {**machine(), "packages": packages, "commit": commit(), "command": command}
 
 
 def kept_of(runs: Runs, facts: Mapping[str, Any], results: Path) -> tuple[dict[str, Any], list[Point]]:
     """What ``results`` has of a row, if it is of the same code on the same machine; says which seeds are not."""
     known, points = read_row(runs.row.name, results)
-    other = [name for name in facts if name != "date" and known.get(name) != facts[name]]
+    other = [name for name in facts if name not in ("date", "alone") and known.get(name) != facts[name]]
     if not (known and other):
         return known, points
     seeds = ", ".join(known["reached"])
@@ -133,13 +137,19 @@ def reproduce(runs: Runs, seeds: Sequence[int], results: Path) -> dict[str, floa
     """
     facts = facts_of(runs)
     known, points = kept_of(runs, facts, results)
+    facts["alone"] = runs.alone and known.get("alone", True)
     reached = dict(known.get("reached", {}))
     for seed in seeds:
         if str(seed) in reached:
             print(f"{runs.row.name}, seed {seed}: measured already", flush=True)
             continue
         print(f"{runs.row.name}, seed {seed}: see {runs.train_dir / runs.name(seed)}", flush=True)
+        busy = busy_cores(_LOOK_S)
         curve, reached[str(seed)] = measure(runs, seed)
+        busy = max(busy, busy_cores(_LOOK_S))
+        if busy > _BUSY_CORES:
+            print(f"{runs.row.name}, seed {seed}: beside other work, which kept {busy:.1f} cores busy", flush=True)
+        facts["alone"] = facts["alone"] and busy <= _BUSY_CORES
         points = [*points, *curve]
         write_row(runs.row.name, {**facts, "reached": reached}, points, results)
         print(f"{runs.row.name}, seed {seed}: {reached[str(seed)]} after {curve[-1].minutes:.2f} min", flush=True)

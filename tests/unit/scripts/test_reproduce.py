@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import shlex
 import sys
@@ -17,6 +18,7 @@ import pytest
 from scripts import reproduce
 from scripts.command import Output
 from scripts.draw_curves import POINTS
+from scripts.proc import busy_cores, core_ticks
 from scripts.reproduce import Runs
 from scripts.results_files import Point, read_row, write_row
 from scripts.results_page import BEGIN, END, PAGE, RESULTS, line_of, outcome, section, write_page
@@ -81,6 +83,7 @@ def test_seeds_are_written_after_each_run_and_failed_ones_are_not(
 ) -> None:
     trainer, results, runs = Trainer(1000), tmp_path / "results", Runs(ROWS["cartpole"], tmp_path / "runs")
     monkeypatch.setattr(reproduce, "run", trainer)
+    monkeypatch.setattr(reproduce, "busy_cores", lambda _: 0.0)
     trainer.failing = {"2"}
     with pytest.raises(SystemExit, match="it failed"):
         reproduce.reproduce(runs, [1, 2], results)
@@ -94,14 +97,21 @@ def test_seeds_are_written_after_each_run_and_failed_ones_are_not(
     assert Point(1, 200, 0.2, 900.0) in points  # the best
 
     trainer.failing = set()
+    assert facts["alone"]
+    loads = iter([0.1, 1.5])  # before the second seed, and after it
+    monkeypatch.setattr(reproduce, "busy_cores", lambda _: next(loads))
     reproduce.reproduce(runs, [1, 2], results)
     assert trainer.seeds == ["1", "2"]
-    assert read_row("cartpole", results)[0]["reached"].keys() == {"1", "2"}
+    facts, _ = read_row("cartpole", results)
+    assert facts["reached"].keys() == {"1", "2"}
+    assert not facts["alone"]
+    assert "seed 2: beside other work, which kept 1.5 cores busy" in capsys.readouterr().out
 
     monkeypatch.setattr(reproduce, "commit", lambda: "another")
-    assert "drops" not in capsys.readouterr().out
+    monkeypatch.setattr(reproduce, "busy_cores", lambda _: 0.0)
     reproduce.reproduce(runs, [3], results)
     facts, points = read_row("cartpole", results)
+    assert facts["alone"]
     assert facts["reached"].keys() == {"3"} == {str(point.seed) for point in points}
     assert f"drops seeds 1, 2 of {results}, which differ in commit\n" in capsys.readouterr().out
 
@@ -110,6 +120,7 @@ def test_rows_are_published_only_on_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(reproduce, "run", Trainer(10))
+    monkeypatch.setattr(reproduce, "busy_cores", lambda _: 0.0)
     monkeypatch.setattr(reproduce, "RESULTS", tmp_path / "published")
     words = ["reproduce.py", "cartpole", "--seeds", "1", "--train_dir", str(tmp_path)]
     for flags, published in ((), False), (("--publish",), True):
@@ -118,6 +129,13 @@ def test_rows_are_published_only_on_request(
         assert read_row("cartpole", tmp_path / "results")[0]["reached"] == {"1": 495.0}
         assert (tmp_path / "published").exists() == published
         assert "docs/results/rows: not run\n" in capsys.readouterr().out
+
+
+def test_busy_cores_are_those_of_the_process_that_did_not_idle() -> None:
+    of_others = "cpu10 9 9 9 9 9 9 9 9 0 0\nintr 5\n"
+    text = f"cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 2 3 40 5 6 7 8 1 1\ncpu1 10 0 0 30 0 0 0 0 0 0\n{of_others}"
+    assert core_ticks(text, {0, 1}) == (27 + 10, 72 + 40)
+    assert 0 <= busy_cores(0.05) <= len(os.sched_getaffinity(0))
 
 
 def test_outcomes_name_the_bar_the_figures_of_others_and_the_results_on_record() -> None:
