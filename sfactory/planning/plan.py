@@ -18,7 +18,7 @@ from sfactory.config.resolve import Resolved, fitted_to_agents, with_critic_grou
 from sfactory.config.run_rules import rounds_misfit
 from sfactory.config.schema import Config
 from sfactory.config.task_defaults import wants_task_defaults, with_gpu_defaults, with_task_defaults
-from sfactory.errors import ConfigError, named, raised_at
+from sfactory.errors import ConfigError, ResourceError, clean, named, raised_at
 from sfactory.layout import ActingCost, Layout, choose_inference, num_evaluators
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.custom import own_parts
@@ -176,10 +176,22 @@ def _blueprint(config: Config, spec: EnvSpec) -> ActorCritic:
                 return checked_model(spec, config.model)
             with torch.device("meta"):
                 model = ActorCritic(spec, config.model)
-            model._apply(_unwritten)  # type: ignore[no-untyped-call]
-            return model
+            return _reserved(model)
     except UnknownKeys as error:
         raise ConfigError([f"{assigned('normalize_input_keys', config.model.normalize_input_keys)}: {error}"]) from None
+
+
+def _reserved(model: ActorCritic) -> ActorCritic:
+    """``model`` with weights on the CPU; raises ResourceError if there are too many for any memory."""
+    size = sum(weight.numel() * weight.element_size() for weight in model.state_dict().values())
+    try:
+        model._apply(_unwritten)  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        raise ResourceError(
+            f"the network has {size / 2**20:,.0f} MiB of weights, for which there is no memory; make it smaller "
+            f"(--encoder_mlp_layers, --rnn_size): {clean(str(error))}"
+        ) from error
+    return model
 
 
 def _unwritten(tensor: torch.Tensor) -> torch.Tensor:

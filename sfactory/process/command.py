@@ -142,7 +142,7 @@ def _readable(values: Mapping[str, object]) -> str:
     lines: list[str] = []
     for name, value in values.items():
         lines += textwrap.wrap(
-            f"  {name.replace('_', ' '):<30}{_words(value)}", 80, subsequent_indent=" " * 32, break_on_hyphens=False
+            f"  {name.replace('_', ' '):<34}{_words(value)}", 80, subsequent_indent=" " * 36, break_on_hyphens=False
         )
     return "\n".join(lines)
 

@@ -176,7 +176,7 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-def send(pid: int, signum: signal.Signals) -> None:
+def send(pid: int, signum: int) -> None:
     """Send a signal to a process, if it is there and this user may."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signum)

@@ -43,7 +43,7 @@ from sfactory.errors import (
 from sfactory.process.orphans import OFTEN_S, adopt_orphans, children_of, send
 from sfactory.process.signals import leave_signals_to_main, set_process_name, signals_held_back
 from sfactory.process.stack_dump import StackDump, is_alive
-from sfactory.process.watcher import ENVS_IN_MAIN, LOOK, MAIN, NO_ENVS_IN_MAIN, SOCKET_DIR
+from sfactory.process.watcher import ENVS_IN_MAIN, LOOK, MAIN, NO_ENVS_IN_MAIN, SOCKET_DIR, VIEW_CLOSED, VIEW_OPEN
 from sfactory.shared.status import FailureBoard, StatusBoard
 from sfactory.system.resources import raise_file_limit, require_imports
 from sfactory.system.streams import open_standard_streams, unblocked
@@ -223,7 +223,11 @@ class Spawner:
         """Whether envs live in this process from now on, so that what they start is ended if it is killed."""
         self._signal(ENVS_IN_MAIN if yes else NO_ENVS_IN_MAIN)
 
-    def _signal(self, signum: signal.Signals) -> None:
+    def view_is_open(self, yes: bool) -> None:
+        """Whether a live view keeps rows of the terminal from now on, which it gets back if this process is killed."""
+        self._signal(VIEW_OPEN if yes else VIEW_CLOSED)
+
+    def _signal(self, signum: int) -> None:
         if self._watcher is not None and _server_pid() == self._watcher:
             send(self._watcher, signum)
 

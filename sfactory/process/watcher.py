@@ -43,7 +43,8 @@ from sfactory.system.streams import open_standard_streams
 
 LOOK = signal.SIGUSR1  # sent by main: a child has ended
 ENVS_IN_MAIN, NO_ENVS_IN_MAIN = signal.SIGUSR2, signal.SIGALRM  # sent by main: envs live in it from now on, or no more
-_AWAITED = {LOOK, ENVS_IN_MAIN, NO_ENVS_IN_MAIN, signal.SIGTERM, signal.SIGCHLD}
+VIEW_OPEN, VIEW_CLOSED = signal.SIGRTMIN, signal.SIGRTMIN + 1  # sent by main: see NOTE [Rows of the view]
+_AWAITED = {LOOK, ENVS_IN_MAIN, NO_ENVS_IN_MAIN, VIEW_OPEN, VIEW_CLOSED, signal.SIGTERM, signal.SIGCHLD}
 MAIN, SOCKET_DIR = "SFACTORY_MAIN", "SFACTORY_SOCKET_DIR"  # variables that main sets: its pid, a folder to remove
 REMEMBER_S = 0.25
 _SELDOM_S = 60.0  # signals end the wait
@@ -94,6 +95,7 @@ def _watch(main: int, server: int) -> None:
     kept, of_main = {server}, _OfMain(main, memory)
     orphans = Orphans(kept, memory)
     bound: Deadline | None = None
+    view_open = False
     while True:
         served = server in kept
         kept = {pid for pid in kept if not has_ended(pid)}
@@ -109,7 +111,9 @@ def _watch(main: int, server: int) -> None:
                 send(pid, signal.SIGKILL)
             if os.getppid() != main:
                 of_main.kill()
-                if os.isatty(2):  # see NOTE [Rows of the view]
+                while came := signal.sigtimedwait({VIEW_OPEN, VIEW_CLOSED}, 0):
+                    view_open = came.si_signo == VIEW_OPEN
+                if view_open:
                     print("\x1b7\x1b[r\x1b8", end="", file=sys.stderr, flush=True)
             orphans, bound = Orphans(memory=memory), Deadline(END_S)
             continue
@@ -120,6 +124,8 @@ def _watch(main: int, server: int) -> None:
         if came is not None and came.si_pid == main:
             if came.si_signo in (ENVS_IN_MAIN, NO_ENVS_IN_MAIN):
                 of_main.on = came.si_signo == ENVS_IN_MAIN
+            elif came.si_signo in (VIEW_OPEN, VIEW_CLOSED):
+                view_open = came.si_signo == VIEW_OPEN
             elif came.si_signo == signal.SIGTERM and os.getppid() == main:  # the kernel sends it for main, too
                 kept = set()
         of_main.look()

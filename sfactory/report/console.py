@@ -10,7 +10,7 @@ import logging
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TextIO
@@ -34,15 +34,17 @@ class Console:
         log_path: Path | None = None,
         quiet: bool = False,
         title: str = "",
+        on_view: Callable[[bool], None] = lambda is_open: None,
     ) -> None:
         """total_env_steps, total_seconds: limits of the run, for the time left. ``stream``: stderr by default.
 
         quiet: the stream gets warnings, errors and the last line alone. title: what the live view is headed by.
+        on_view: see LiveView.
         """
         self._total_env_steps, self._total_seconds = total_env_steps, total_seconds
         self._stream: TextIO | None = sys.stderr if stream is None else stream
         self._quiet = quiet
-        self._view = None if quiet or screen_of(self._stream) is None else LiveView(self._stream, title)
+        self._view = None if quiet or screen_of(self._stream) is None else LiveView(self._stream, title, on_view)
         self._lock = threading.RLock()
         self._log_file: TextIO | None = None
         if log_path is not None:

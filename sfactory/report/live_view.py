@@ -8,8 +8,9 @@ of main, the watcher gives the terminal its rows back.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TextIO
 
 from sfactory.report.progress import Progress, duration, number
@@ -34,7 +35,9 @@ class Sparkline:
         self._per_block, self._pending = 1, list[float]()  # number of values of a block, and those of the next one
 
     def add(self, value: float) -> None:
-        """Add a value at the right."""
+        """Add a value at the right, if it is finite."""
+        if not math.isfinite(value):
+            return
         self._pending.append(value)
         if len(self._pending) < self._per_block:
             return
@@ -53,8 +56,9 @@ class Sparkline:
 class LiveView:
     """The last rows of a terminal. ``show`` draws them, ``close`` gives them back."""
 
-    def __init__(self, stream: TextIO, title: str) -> None:
-        self._stream, self._title = stream, title
+    def __init__(self, stream: TextIO, title: str, on_open: Callable[[bool], None] = lambda is_open: None) -> None:
+        """on_open: called with True before it keeps rows of the terminal, with False once it has given them back."""
+        self._stream, self._title, self._on_open = stream, title, on_open
         self._size: os.terminal_size | None = None  # of the terminal when the region was set; None: it is not set
         self._returns = Sparkline()
         self._styled = "NO_COLOR" not in os.environ
@@ -87,10 +91,12 @@ class LiveView:
         if size is not None:
             # In the order of the rows: setting the region moves the cursor.
             self._write(f"{_SAVE}{_WHOLE}\x1b[{size.lines - HEIGHT + 1};1H\x1b[J{_RESTORE}")
+            self._on_open(False)
 
     def _begin(self, size: os.terminal_size) -> None:
         """Free the last rows of what stands there, and set the region to the others."""
         above = size.lines - HEIGHT
+        self._on_open(True)
         self._write("\n" * HEIGHT + f"\x1b[{HEIGHT}A{_SAVE}\x1b[1;{above}r{_RESTORE}")
         self._size = size
 

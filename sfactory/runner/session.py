@@ -73,7 +73,7 @@ class Session:
         observers = _make_observers(self._config, self._interrupts, observing)
         with RunDir.open(self._config.run.train_dir, self._config.run.experiment) as run_dir:
             plan = self._plan_and_archive(run_dir)
-            console = _open_console(self._config, run_dir)
+            console = _open_console(self._config, run_dir, self._spawner)
             resumed: Resumed | None = None
             has_begun = False
             try:
@@ -255,12 +255,18 @@ def _make_observers(config: Config, interrupts: Interrupts, observing: Mapping[s
     return observers
 
 
-def _open_console(config: Config, run_dir: RunDir) -> Console:
+def _open_console(config: Config, run_dir: RunDir, spawner: Spawner) -> Console:
     limits = Limits.of(config.run, config.frames_per_step)
     steps = limits.env_steps * len(learning_policies(config)) if limits.env_steps < _NO_LIMIT else None
     seconds = limits.seconds if limits.seconds < _NO_LIMIT else None
     log_path = run_dir.log_path if config.report.log_to_file else None
-    console = Console(steps, seconds, log_path=log_path, quiet=config.report.quiet, title=config.run.experiment)
+    console = Console(
+        *(steps, seconds),
+        log_path=log_path,
+        quiet=config.report.quiet,
+        title=config.run.experiment,
+        on_view=spawner.view_is_open,
+    )
     logging.getLogger().handlers[:] = [ConsoleHandler(console)]
     logging.getLogger().setLevel(config.report.level)
     return console

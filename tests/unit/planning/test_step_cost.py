@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sfactory.config.flags import config_of
-from sfactory.errors import ConfigError
+from sfactory.errors import ConfigError, ResourceError
 from sfactory.planning import step_cost
 from sfactory.planning.plan import choose_device, device_of, plan_sizes, steps_are_timed
 from sfactory.planning.step_cost import env_step_us, forward_us
@@ -129,3 +129,8 @@ def test_a_learner_gets_no_more_threads_than_its_minibatches_keep_busy(rows: int
     flags = {"batch_size": rows, "encoder_mlp_layers": (width, width)}
 
     assert plan_sizes(config_of(flags), VECTOR).cores.learner_use == threads
+
+
+def test_weights_that_no_memory_holds_are_refused() -> None:
+    with pytest.raises(ResourceError, match=r"^the network has [\d,]+ MiB of weights, for which there is no memory"):
+        plan_sizes(config_of({"encoder_mlp_layers": (10**8, 10**8)}), VECTOR)

@@ -77,7 +77,7 @@ def test_log_level_chooses_messages_and_quiet_prints_only_those_that_warn(
     ):
         config = config_of({"env": "any", "experiment": f"{level}{quiet}", "log_level": level, "quiet": quiet})
         with RunDir.open(tmp_path, config.run.experiment) as run_dir:
-            console = session._open_console(config, run_dir)
+            console = session._open_console(config, run_dir, Spawner())
             root.info("news")
             root.warning("trouble")
             console.close()
