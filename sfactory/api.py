@@ -142,7 +142,7 @@ def evaluate(
     if config.env not in ("", saved.config.run.env):
         trained = saved.config.run.env
         raise ConfigError([f"env={config.env}: the run was trained with {trained}; give that, or leave it out"])
-    with _open_streams():
+    with _open_streams(), _restored_process():
         return EvaluationPlan.of(saved, config).run()
 
 
@@ -161,7 +161,8 @@ def sampler(
                 sampler.set_weights(model.state_dict())
 
     ``env``, ``encoder`` and ``flags``: as for ``train``; those of learning have no effect, but for the size of a
-    batch. Nothing is written to disk. Signals are left to the program. For one policy, serial and parallel.
+    batch. Nothing is written to disk. Signals are left to the program. For one policy, serial (which seeds torch's
+    generator) and parallel.
 
     Raises ConfigError and EnvError before it starts; iterating raises the fault that ends the workers.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import gymnasium.spaces as spaces
@@ -9,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 Space = spaces.Space[Any]
+_MOST_ELEMENTS = 10**8  # a few bytes of a file may describe any size
 
 
 def plain_space(space: Space) -> tuple[Any, ...]:
@@ -52,7 +54,7 @@ def space_of_plain(plain: Any) -> Space:
         if kind == "MultiDiscrete":
             return spaces.MultiDiscrete(low, np.dtype(dtype).type, start=high)
         return spaces.Box(low, high, tuple(shape), np.dtype(dtype).type)
-    except (AssertionError, AttributeError, KeyError, MemoryError, RecursionError, TypeError) as error:
+    except (AssertionError, AttributeError, KeyError, MemoryError, OverflowError, RecursionError, TypeError) as error:
         raise ValueError(f"it is not a space: {error}") from error
 
 
@@ -64,4 +66,6 @@ def _numbers(array: npt.NDArray[Any]) -> tuple[Any, ...]:
 
 def _array(numbers: Any, shape: Any, dtype: str) -> npt.NDArray[Any]:
     flat = np.array(numbers, dtype)
+    if math.prod(shape) > _MOST_ELEMENTS:
+        raise ValueError(f"it is not a space: {shape} has too many elements")
     return np.full(shape, flat[0], dtype) if flat.size == 1 else flat.reshape(shape)

@@ -50,11 +50,10 @@ def bootstrap_band(
     """
     scores = np.asarray(values, np.float64)
     points, tasks, runs = scores.shape
-    drawn = np.random.default_rng(0).integers(runs, size=(resamples, tasks, runs))
+    drawing, means = np.random.default_rng(0), []
     at_once = max(1, _MOST_NUMBERS // max(scores.size, 1))
-    means = []
     for begin in range(0, resamples, at_once):
-        rows = drawn[begin : begin + at_once]
+        rows = drawing.integers(runs, size=(min(at_once, resamples - begin), tasks, runs))
         again = np.take_along_axis(scores[None], rows[:, None], axis=3)
         means.append(statistic(again.reshape(len(rows), points, -1)))
     low, high = np.percentile(np.concatenate(means), _PERCENTILES, axis=0)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from sfactory import atomic
 from sfactory.config.commands import PolicyFlags
 from sfactory.config.enjoy import EnjoyConfig
 from sfactory.config.flags import all_flags, assigned, coerce, config_of, strict_json, values_of
@@ -52,7 +53,7 @@ def read_export(path: Path, trusted: bool) -> SavedPolicy:
             facts: Mapping[str, str] = file.metadata() or {}
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
         config = config_of(_values(facts))
-        spec = EnvSpec.of_plain(_json(facts, "env_spec"))
+        spec = EnvSpec.of_plain(atomic.parse_json(facts["env_spec"]))  # which has infinite bounds, too
         env_steps, policy = int(facts["env_steps"]), int(facts["policy"])
     except Exception as error:  # of safetensors, and of all that a file may lack
         raise CheckpointError(

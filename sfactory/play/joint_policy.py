@@ -58,13 +58,16 @@ def acting_model(saved: SavedPolicy, spec: EnvSpec) -> ActingModel:
         for kind, part in parts.items():
             if kind not in found and one.state.spec is not None and one.state.spec.obs == part.obs:
                 found[kind] = one.model(part)
-    if absent := parts.keys() - found.keys():
+    if (absent := parts.keys() - found.keys()) and not saved.wanted.experiment:
+        raise CheckpointError(f"{saved.checkpoint} holds the policy of one kind of agents alone; play the run")
+    if absent:
         raise CheckpointError(f"{saved.checkpoint}: the run has no policy that plays {', '.join(sorted(absent))}")
     return JointPolicy(spec, found)
 
 
 def _others(saved: SavedPolicy) -> Iterator[SavedPolicy]:
     """The other policies of the run."""
-    for policy in range(saved.config.population.num_policies):
+    others = range(saved.config.population.num_policies) if saved.wanted.experiment else ()  # a file has one policy
+    for policy in others:
         if policy != saved.wanted.policy_index:
             yield SavedPolicy.load(dataclasses.replace(saved.wanted, policy_index=policy))

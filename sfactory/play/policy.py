@@ -171,6 +171,8 @@ def find_saved(path: str | Path, policy: int = 0, kind: Kind = "latest", trust_r
     path = Path(path)
     try:
         if path.is_file():
+            if policy or kind != "latest":
+                raise ConfigError([f"{path} holds one policy; leave out policy and kind"])
             reads = read_export if path.suffix == ENDINGS["safetensors"] else SavedPolicy.of_file
             return reads(path, trust_run_dir)
         if not path.is_dir():

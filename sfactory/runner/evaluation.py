@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from sfactory.clock import BLOCK_S, Every
 from sfactory.config.commands import EvaluateConfig
 from sfactory.config.flags import values_of
 from sfactory.config.import_strings import objects_of_program
+from sfactory.config.trust import NETWORKS
 from sfactory.env.factory import EnvFactory
 from sfactory.env.lifecycle import close_env
 from sfactory.errors import EnvError, EnvFaults, traceback_of
@@ -100,7 +101,7 @@ class EvaluationPlan(NamedTuple):
 
         Raises EnvError if the env cannot be made or hangs, EnvFaults if it fails, and the errors of ``acting_model``.
         """
-        spawner = Spawner(objects_of_program(values_of(self.saved.config).values()))
+        spawner = Spawner(objects_of_program(self._code()))
         spawner.open()
         found: dict[int, Episode] = {}
         with ThreadPoolExecutor(self.workers) as pool, contextlib.ExitStack() as processes:
@@ -118,6 +119,12 @@ class EvaluationPlan(NamedTuple):
         episodes = _in_order(found)
         report(episodes)
         return Evaluation(self._played(), tuple(episodes))
+
+    def _code(self) -> Iterator[object]:
+        """The flags that name code of env and networks, or hold it."""
+        values = values_of(self.saved.config)
+        yield from (values[name] for name in ("env", "wrapper", *NETWORKS))
+        yield from (*self.factory.kwargs.values(),)
 
     def _start(self, spawner: Spawner, worker: int, stack: contextlib.ExitStack) -> Callable[[], Any]:
         saved = _with_weights(self.saved, lambda weight: weight.numpy())  # torch would send them as shared memory

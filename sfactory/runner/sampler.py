@@ -29,7 +29,7 @@ from sfactory.planning.plan import Plan
 from sfactory.process.signals import Interrupts
 from sfactory.process.spawn import Spawner
 from sfactory.report.collector import ReportCollector
-from sfactory.runner.serial import SerialSampling
+from sfactory.runner.serial import SerialSampling, processes_of_envs_end
 from sfactory.seeds import Branch, seed_at
 from sfactory.shared.objects import SharedObjects
 from sfactory.shared.status import State
@@ -199,11 +199,13 @@ class _TurnsHere:
         seed: int,
         reports: ReportCollector,
     ) -> None:
-        self._spawner, self._reports = spawner, reports
+        self._reports = reports
         self._sampling = SerialSampling(config, shared, seed, 0, plan.device)
-        spawner.envs_live_here(True)
-        with self._closing_on_error():
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(processes_of_envs_end(spawner))
+            stack.enter_context(self._sampling.envs)
             self._sampling.make()
+            self._opened = stack.pop_all()
 
     def turn(self) -> None:
         """See Sampling."""
@@ -212,15 +214,7 @@ class _TurnsHere:
 
     def close(self) -> None:
         """See Sampling."""
-        self._sampling.envs.close()
-        self._spawner.envs_live_here(False)
-
-    @contextlib.contextmanager
-    def _closing_on_error(self) -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            stack.callback(self.close)
-            yield
-            stack.pop_all()
+        self._opened.close()
 
 
 class _Processes:

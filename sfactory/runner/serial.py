@@ -28,6 +28,7 @@ from sfactory.model.torch_state import OwnTorchState
 from sfactory.planning.plan import device_of
 from sfactory.process.orphans import new_children_end
 from sfactory.process.signals import Interrupted, stdout_to_stderr
+from sfactory.process.spawn import Spawner
 from sfactory.runner.context import Executor, RunContext
 from sfactory.seeds import Branch, seed_at, seed_libraries
 from sfactory.shared.control import Stop
@@ -51,6 +52,17 @@ class TurnTaker(Protocol):
 
     def report(self) -> None:
         """At the end: send main the episodes that have finished."""
+
+
+@contextlib.contextmanager
+def processes_of_envs_end(spawner: Spawner) -> Iterator[None]:
+    """End what envs have started inside, also if this process is killed. See NOTE [Processes of envs]."""
+    spawner.envs_live_here(True)
+    try:
+        with new_children_end():
+            yield
+    finally:
+        spawner.envs_live_here(False)
 
 
 class SerialSampling:
@@ -123,7 +135,7 @@ class SerialExecutor(Executor):
         done = False
         with contextlib.closing(self._reporter):
             try:
-                with self._watch, stdout_to_stderr(), self._processes_of_envs_end(), self._sampling.envs:
+                with self._watch, stdout_to_stderr(), processes_of_envs_end(self._context.spawner), self._sampling.envs:
                     if not self._context.observers.over:
                         self._make_workers()
                         self._announce_start()
@@ -138,16 +150,6 @@ class SerialExecutor(Executor):
                 interrupts.on_first = None
             self._reports.poll()
             return self._finish(failure, done)
-
-    @contextlib.contextmanager
-    def _processes_of_envs_end(self) -> Iterator[None]:
-        """End what envs have started inside, also if this process is killed. See NOTE [Processes of envs]."""
-        self._context.spawner.envs_live_here(True)
-        try:
-            with new_children_end():
-                yield
-        finally:
-            self._context.spawner.envs_live_here(False)
 
     def _make_workers(self) -> None:
         """Make all workers. Until then signals raise Interrupted; later the first ends the turns, the second raises."""

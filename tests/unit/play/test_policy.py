@@ -187,7 +187,7 @@ def test_what_cannot_be_loaded_is_refused_with_what_to_do(capsys: pytest.Capture
         ("train_dir/older", CheckpointError, "resume the run"),
         ("train_dir/own", ConfigError, "trust_run_dir=True"),
         ("own.safetensors", ConfigError, "trust_run_dir=True"),
-        ("damaged.safetensors", CheckpointError, "is no file that"),
+        ("damaged.safetensors", CheckpointError, "is not a policy that"),
         ("alone.pth", RunDirError, r"config\.json"),
     ):
         with pytest.raises(error, match=text) as caught:
