@@ -41,11 +41,11 @@ class Entry:
     def hint(self, known: Collection[str], prefix: str) -> str:
         """What to use in place of this flag, of the flags in ``known`` if they have something for it."""
         if self.relation == SAME:
-            return "is a flag of another command (docs/flags.md says of which)"
+            return f"is a flag of {commands_with(self.name) or 'sfactory.train'}, not of this command"
         names = dict.fromkeys(f"{_software(source)}'s" for source in self.sources)
         owner = f"is {' and '.join(names)} name"
         here = [prefix + each for each in self.ours if each in known]
-        elsewhere = [f"{prefix}{each} of another command" for each in self.ours]
+        elsewhere = [f"{prefix}{each} of {commands_with(each) or 'sfactory.train'}" for each in self.ours]
         if self.relation == PLANNED:
             answer = f"{owner}; it is not there yet"
         elif self.relation == DROPPED:
@@ -76,6 +76,17 @@ def ancestor_hint(name: str, known: Collection[str], prefix: str = "") -> str:
         (e for e in entries() if e.name == name), key=lambda e: e.relation == SAME or not set(e.ours) & set(known)
     )
     return found[0].hint(known, prefix) if found else ""
+
+
+def commands_with(name: str) -> str:
+    """``sfactory.enjoy and sfactory.export``: the commands beside train that have a flag of this name; "" without."""
+    # Imported late: their modules read command lines, and those this one.
+    from sfactory.config import commands, enjoy, launcher
+
+    whole = (enjoy.enjoy_flags, commands.evaluate_flags, commands.export_flags, commands.match_flags)
+    others = (commands.check_flags, commands.plot_flags, commands.page_flags, launcher.launcher_flags)
+    found = [f"sfactory.{flags[name].section}" for flags in (*whole, *others) if name in flags]
+    return " and ".join(filter(None, (", ".join(found[:-1]), *found[-1:])))
 
 
 def _software(source: str) -> str:

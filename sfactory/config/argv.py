@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
 
-from sfactory.config.ancestors import ancestor_hint
+from sfactory.config.ancestors import ancestor_hint, commands_with
 from sfactory.config.field import FlagInfo
 from sfactory.config.flags import Flag, Reading, all_flags, did_you_mean, shown, value_text
 from sfactory.config.import_strings import name_of_program
@@ -112,6 +112,8 @@ def _unknown(typed: str, name: str, known: Collection[str]) -> str:
     if positive != name and positive in known:
         return f"--{shown(typed)}: unknown flag; switch it off with --{positive}=False"
     near = did_you_mean(name, [*known, "help"], prefix="--")
+    if owners := commands_with(name):
+        return f"--{shown(typed)}: is a flag of {owners}, not of this command{near}"
     return f"--{shown(typed)}: unknown flag{near or '; --help lists all flags'}"
 
 

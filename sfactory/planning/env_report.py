@@ -83,7 +83,7 @@ def _advice(report: Report, config: Config) -> Iterator[tuple[dict[str, object],
     steps = seconds["step"] * sampling.num_envs_per_worker / sampling.worker_num_splits
     if sampling.step_timeout_seconds and steps > _PART_OF_LIMIT * sampling.step_timeout_seconds:
         flags = {"step_timeout_seconds": math.ceil(4 * steps)}
-        yield flags, _hint("slow.step", f"a step took {seconds['step']:.1f} s", _typed(flags))
+        yield flags, _hint("slow.step", f"a step took {seconds['step']:.1f} s", f"train with {_typed(flags)}")
     if not report.episodes and report.steps >= _ENDLESS and not report.has_time_limit:
         how = "wrap it in gymnasium.wrappers.TimeLimit"
         mend = how if ":" in name else f"""{how}, or --env_kwargs='{{"max_episode_steps": 1000}}'"""
@@ -95,7 +95,7 @@ def _advice(report: Report, config: Config) -> Iterator[tuple[dict[str, object],
         yield {}, _hint("frameskip", text, "give the function in --env a parameter env_frameskip, or leave it out")
     largest = max(map(abs, report.rewards))
     if largest > _LARGE_REWARD and config.algo.reward_scale == 1.0 and config.algo.reward_clip is None:
-        mend = f"--reward_scale={10.0 ** -math.floor(math.log10(largest)):g}, if learning is unsteady"
+        mend = f"train with --reward_scale={10.0 ** -math.floor(math.log10(largest)):g}, if learning is unsteady"
         yield {}, _hint("rewards", f"rewards reach {largest:g}", mend)
     spec = report.probed.spec if report.probed else None
     numbers = {path for path, leaf in (spec.obs if spec else ()) if leaf.is_number and not leaf.is_image}
@@ -105,14 +105,18 @@ def _advice(report: Report, config: Config) -> Iterator[tuple[dict[str, object],
         flags = {"normalize_input": True}
         yield (
             flags,
-            _hint("scale", f"observation {found[0]!r} has values up to {max(unscaled[found[0]]):g}", _typed(flags)),
+            _hint(
+                "scale",
+                f"observation {found[0]!r} has values up to {max(unscaled[found[0]]):g}",
+                f"train with {_typed(flags)}",
+            ),
         )
     if report.children:
         is_vector = "vector env" in report.kind
         envs = sampling.num_workers * (sampling.worker_num_splits if is_vector else sampling.num_envs_per_worker)
         processes = f"{len(report.children)} process{'es' * (len(report.children) > 1)}"
         text = f"it starts {processes}; a run here makes it {envs} times"
-        yield {}, _hint("children", text, "fewer --num_envs_per_worker, if memory is short")
+        yield {}, _hint("children", text, "train with fewer --num_envs_per_worker, if memory is short")
 
 
 def _hint(code: str, text: str, mend: str) -> Finding:

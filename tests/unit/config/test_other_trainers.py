@@ -71,7 +71,8 @@ def test_documented_commands_of_sample_factory_are_read(words: str) -> None:
         ("--gym-id=CartPole-v1", "is CleanRL's name; here it is --env"),
         ("--net_arch=64", "is Stable-Baselines3's name; here it is --encoder_mlp_layers"),
         ("--optimize-hyperparameters", "here it is python -m sfactory.launcher"),
-        ("--save_video=True", "is a flag of another command"),
+        ("--save_video=True", "is a flag of sfactory.enjoy, not of this command"),
+        ("--csv=x", "is a flag of sfactory.evaluate, not of this command"),
         ("--num_wokers=5", "unknown flag; did you mean --num_workers?"),
     ],
 )
