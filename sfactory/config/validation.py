@@ -5,10 +5,12 @@ Nothing is changed, made or executed here; devices, memory and the environment i
 
 from __future__ import annotations
 
+import ast
 import importlib.machinery
 import importlib.util
 import math
 import os
+import re
 import sys
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -146,7 +148,25 @@ def _module_problem(module: str, name: str) -> str | None:
             return None
         if spec is None:
             return f"module {child!r} {where}: package {package!r} does not hold it"
-    return None
+    return _lack_in_source(module, spec.origin, name) if name.isidentifier() else None
+
+
+# With these a module can have names that its source does not show.
+_HIDES_NAMES = re.compile(r"import \*|__getattr__|__dict__|\b(?:globals|locals|vars|setattr|exec|eval)\b")
+
+
+def _lack_in_source(module: str, file: str | None, name: str) -> str | None:
+    """That the module in ``file`` has no ``name``, but one like it: sure only of a source without this word."""
+    try:
+        source = Path(file or "").read_text(encoding="utf-8")
+        body = ast.parse(source).body
+    except (OSError, ValueError, SyntaxError):  # an extension module, a namespace package, or what its import reports
+        return None
+    if re.search(rf"\b{name}\b", source) or _HIDES_NAMES.search(source):
+        return None
+    own = [each.name for each in body if isinstance(each, ast.FunctionDef | ast.ClassDef)]
+    near = did_you_mean(name, own, prefix=f"{module}:")
+    return f"module {module!r} ({file}) has no {name!r}{near}" if near else None
 
 
 def _find_top_module(name: str) -> importlib.machinery.ModuleSpec | None:

@@ -97,16 +97,22 @@ class Report:
 
 
 def inspect_in_process(spawner: Spawner, factory: EnvFactory, steps: int, seed: int, timeout_s: float) -> Report:
-    """``inspect_env`` in a process of its own, whose end is a finding. timeout_s: of one call of the env."""
-    report, where = Report(factory.name), "its start"
+    """``inspect_env`` in a process of its own, whose end is a finding. timeout_s: of one call of the env.
+
+    Raises EnvError if ``--env`` names nothing that makes an env.
+    """
+    report, where, refusal = Report(factory.name), "its start", ""
     try:
         with probing(spawner, factory.name, _Inspecting(factory, steps, seed), timeout_s) as received:
             while not report.is_whole:
                 answer = received()
                 if isinstance(answer, str):
+                    refusal = answer
                     raise EnvError(answer)
                 report, where = (report, answer.where) if isinstance(answer, At) else (answer, where)
     except EnvError as error:
+        if refusal and where == "its start":
+            raise
         mend = "nothing in an env may end the process (os._exit, a crash in C), or wait without a limit of time"
         report.findings = (*report.findings, Finding("violation", "process", f"{where}: {error}", mend))
     return report

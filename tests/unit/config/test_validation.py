@@ -112,14 +112,25 @@ def test_known_environments_and_modules_are_found_without_being_executed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "explosive_envs.py").write_text("raise RuntimeError('executed')\n")
+    (tmp_path / "explosive_envs.py").write_text("raise RuntimeError('executed')\nmake = dict\n")
     (tmp_path / "explosive_package").mkdir()
     (tmp_path / "explosive_package" / "__init__.py").write_text("raise RuntimeError('executed')\n")
-    (tmp_path / "explosive_package" / "inner.py").touch()
+    (tmp_path / "explosive_package" / "inner.py").write_text("make = dict\n")
 
     for name in ("explosive_envs:make", "explosive_package.inner:make", "gymnasium:make", "CartPole", "Taxi-v4"):
         assert check_env_name(name) == []
     assert "does not hold it" in check_env_name("explosive_package.outer:make")[0]
+
+
+def test_a_mistyped_function_is_found_in_the_source_unless_it_may_have_hidden_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("typing_errors.py").write_text("def make():\n    raise ValueError\n")
+    Path("hiding_names.py").write_text("globals()['ma' + 'k'] = dict\n")
+
+    assert "did you mean typing_errors:make?" in check_env_name("typing_errors:mak")[0]
+    assert check_env_name("hiding_names:mak") == []
     assert not {"explosive_envs", "explosive_package"} & set(sys.modules)
 
 
