@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sfactory import atomic
-from sfactory.errors import CannotSaveError, RunDirError
+from sfactory.errors import CannotSaveError, Refused, RunDirError
 from sfactory.experiment.provenance import WorkingTree, local_time, session_facts
 from sfactory.process.signals import signals_held_back
 
@@ -33,14 +33,15 @@ class RunDir:
     run_json: the sessions. summary_path: the result, written at every exit. log_path: a copy of the terminal's output.
     """
 
-    def __init__(self, path: Path, lock_fd: int) -> None:
-        """Use ``RunDir.open``."""
+    def __init__(self, path: Path, lock_fd: int, created: Sequence[Path] = ()) -> None:
+        """Use ``RunDir.open``. created: the folders that it made, the innermost first."""
         self.path = path
         self.run_json = path / "run.json"
         self.summary_path = path / "summary.json"
         self.log_path = path / "sf_log.txt"
         self._lock_fd: int | None = lock_fd
         self._facts: dict[str, object] = {}
+        self._created = created
 
     @classmethod
     def open(cls, train_dir: Path | str, experiment: str) -> RunDir:
@@ -51,8 +52,9 @@ class RunDir:
         try:
             # Absolute, as an env of serial mode may change the current directory.
             path = (Path(train_dir) / experiment).absolute()
+            created = [folder for folder in (path, *path.parents) if not folder.exists()]
             path.mkdir(parents=True, exist_ok=True)
-            return cls(path, _locked(path / LOCK_NAME))
+            return cls(path, _locked(path / LOCK_NAME), created)
         except OSError as error:
             raise RunDirError(
                 f"the run directory {Path(train_dir) / experiment} cannot be used: {error}. Check --train_dir and its "
@@ -62,8 +64,20 @@ class RunDir:
     def __enter__(self) -> RunDir:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, Refused):
+            self._remove_what_is_new()
         self.close()
+
+    def _remove_what_is_new(self) -> None:
+        """Remove the folders that ``open`` made, unless they hold more than the lock and the log of this start."""
+        files = [self.path / LOCK_NAME, self.log_path]
+        with contextlib.suppress(OSError):  # it is empty, and may stay
+            if self.path in self._created and not self.lost and set(self.path.iterdir()) <= set(files):
+                for file in reversed(files):  # the lock last
+                    file.unlink(missing_ok=True)
+                for folder in self._created:
+                    folder.rmdir()
 
     def close(self) -> None:
         """Release the lock. The lock file stays: removing it would race with the next process that opens it."""
