@@ -6,7 +6,7 @@ Each trial is one run, ``trial_<number>`` in the folder of the study, which trai
 reported to Optuna while it trains, and a run that is worse than the median of the earlier ones at the same report (they
 come every few seconds) is ended, which Optuna calls pruned. What Optuna knows is in ``study.db`` beside the runs: the
 same command resumes it, and the run that Ctrl-C has interrupted.
-Needs ``pip install 'sfactory[optuna]'``.
+Needs ``pip install -e '.[optuna]'``.
 
 The searched settings are in ``suggested``; for another search, copy this file and change these lines.
 """

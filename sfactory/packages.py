@@ -3,25 +3,46 @@
 from __future__ import annotations
 
 import importlib.util
-import json
+import re
 import shlex
 import sys
 from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
-from urllib.parse import unquote, urlsplit
 
 # The extra of sfactory that installs a module; env families say so themselves of those that they need.
 EXTRAS: Mapping[str, str] = MappingProxyType({"imageio_ffmpeg": "video", "mpe2": "pettingzoo", "pygame": "video"})
 
 
 def install_command(extra: str) -> str:
-    """``pip install`` with this extra: of the folder that sfactory runs from, or of the installed package."""
-    folder = _source_folder()
-    if folder is None:
+    """``pip install`` with this extra: of the installed package, or of the folder that sfactory runs from.
+
+    Then it takes the versions in constraints.txt there, if all packages of the extra are: others may not fit them.
+    """
+    folder = Path(__file__).parents[1]
+    if not (folder / "pyproject.toml").is_file():
         return f"pip install {shlex.quote(f'sfactory[{extra}]')}"
-    return f"pip install -e {shlex.quote(f'{folder}[{extra}]')}"
+    tested = folder / "constraints.txt"
+    constraints = f" -c {shlex.quote(str(tested))}" if _packages_of(extra) <= _packages_in(tested) else ""
+    return f"pip install -e {shlex.quote(f'{folder}[{extra}]')}{constraints}"
+
+
+def _packages_of(extra: str) -> set[str]:
+    try:
+        needed = metadata.requires("sfactory") or []
+    except metadata.PackageNotFoundError:
+        needed = []
+    return {_package(line) for line in needed if line.endswith(f'extra == "{extra}"')} or {""}
+
+
+def _packages_in(file: Path) -> set[str]:
+    return {_package(line) for line in file.read_text().splitlines()} - {""} if file.is_file() else set()
+
+
+def _package(requirement: str) -> str:
+    """The name in the form in which names are compared; "" for a comment."""
+    return re.sub(r"[-_.]+", "-", re.match(r"[\w.-]*", requirement)[0]).lower()  # type: ignore[index]
 
 
 def install_advice(module: str, extras: Mapping[str, str] = EXTRAS) -> str:
@@ -61,14 +82,3 @@ def env_plugin(namespace: str | None) -> metadata.EntryPoint | None:
 def missing_module(error: BaseException) -> str:
     """The module that ``error`` did not find; "" if it says something else, such as a library that is missing."""
     return error.name or "" if isinstance(error, ModuleNotFoundError) else ""
-
-
-def _source_folder() -> Path | None:
-    """The folder of an editable installation, or of a checkout that is not installed; None for a wheel."""
-    try:
-        origin = json.loads(metadata.distribution("sfactory").read_text("direct_url.json") or "{}")
-    except metadata.PackageNotFoundError:
-        return Path(__file__).parents[1]
-    if not origin.get("dir_info", {}).get("editable"):
-        return None
-    return Path(unquote(urlsplit(origin["url"]).path))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import re
 import sys
-import types
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import gymnasium
 import pytest
 
-from sfactory import envs
+from sfactory import envs, packages
 from sfactory.config.env_families import find_family, load_families, search_families
 from sfactory.config.flags import config_of
 from sfactory.config.resolve import read_command_line
@@ -391,16 +390,14 @@ def test_the_list_of_families_has_all_names_of_one(capsys: pytest.CaptureFixture
     assert "did you mean atari?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("origin", "command"),
-    [
-        ('{"dir_info": {"editable": true}, "url": "file:///home/a%20b"}', "pip install -e '/home/a b[atari]'"),
-        ('{"dir_info": {}, "url": "file:///home/ab"}', "pip install 'sfactory[atari]'"),
-        (None, "pip install 'sfactory[atari]'"),
-    ],
-)
-def test_what_to_type_fits_the_installation(origin: str | None, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    installed = types.SimpleNamespace(read_text=lambda name: origin)
-    monkeypatch.setattr("importlib.metadata.distribution", lambda name: installed)
+def test_what_to_type_fits_the_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert install_command("atari") == f"pip install -e '{ROOT}[atari]' -c {ROOT}/constraints.txt"
+    assert (
+        install_command("nethack") == f"pip install -e '{ROOT}[nethack]'"
+    )  # needs another version than the pinned one
 
-    assert install_command("atari") == command
+    monkeypatch.setattr(packages, "__file__", str(tmp_path / "a b" / "sfactory" / "packages.py"))
+    assert install_command("atari") == "pip install 'sfactory[atari]'"
+    (tmp_path / "a b").mkdir()
+    (tmp_path / "a b" / "pyproject.toml").touch()
+    assert install_command("atari") == f"pip install -e '{tmp_path}/a b[atari]'"
