@@ -172,7 +172,7 @@ def _flag_table(flags: Iterable[Flag], origins: Origins) -> list[str]:
 
 def _our_part(origins: Origins) -> list[str]:
     """Every flag of ours by section."""
-    lines = [f"## The flags of sfactory.train ({len(all_flags())})", "", "### command line", ""]
+    lines = ["## The flags of sfactory.train", "", f"{len(all_flags())} in all.", "", "### command line", ""]
     lines += _table(["word", "meaning"], [[f"`{word}`", meaning] for word, meaning in WORDS.items()])
     for section, section_type in get_type_hints(Config).items():
         flags = [flag for flag in all_flags().values() if flag.section == section]
@@ -189,7 +189,7 @@ def _our_part(origins: Origins) -> list[str]:
         ("report_page", PageConfig, page_flags),
     ]
     for name, settings, known in others:
-        lines += ["", f"## The flags of sfactory.{name} ({len(known)})", "", (settings.__doc__ or "").strip(), ""]
+        lines += ["", f"## The flags of sfactory.{name}", "", f"{settings.__doc__} {len(known)} in all.", ""]
         lines += _flag_table(known.values(), origins)
     return lines
 

@@ -18,6 +18,7 @@ from tests.support.source import ROOT, documents
 # `path/file.py`, `path/file.py:Class.method` and `path/test_file.py::test_name`.
 POINTER = re.compile(r"`((?:sfactory|envs|tests|scripts)/[\w./-]+?\.py)(?:::?([A-Za-z_][\w.]*))?`")
 COMMAND = re.compile(r"python (?:-m sfactory\.(\w+)|(scripts/\w+\.py))((?: [^`\n]*)?)")
+LINK = re.compile(r"\]\(([^)#\s:]*)(?:#([^)\s]*))?\)")  # of this repository: others have a colon
 PAGES = ("README", "docs/export", "docs/gpu", "docs/launcher", "docs/performance", "docs/results")
 TRAIN = {CONFIG.name: CONFIG, PRINT_CONFIG.name: PRINT_CONFIG, ALGO.name: ALGO, **all_flags()}
 FLAGS = {
@@ -63,6 +64,25 @@ def broken_pointers(texts: Mapping[str, str], root: Path) -> list[str]:
     return problems
 
 
+def broken_links(texts: Mapping[str, str], root: Path) -> list[str]:
+    """Each relative link in ``texts`` (by path) to a file or heading that does not exist, one line each."""
+    problems = []
+    for path, text in texts.items():
+        for file, heading in LINK.findall(text):
+            target = (root / path).parent / file if file else root / path
+            if not target.exists():
+                problems.append(f"{path}: there is no file {file}")
+            elif heading and target.suffix == ".md" and heading not in anchors(target.read_text(encoding="utf-8")):
+                problems.append(f"{path}: {file} has no heading {heading}")
+    return problems
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that GitHub gives the headings of a document."""
+    titles = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
 def broken_commands(text: str) -> list[str]:
     """Problems of all commands in ``text``: unknown flags and missing scripts, one line each."""
     problems = []
@@ -82,6 +102,10 @@ def broken_commands(text: str) -> list[str]:
 
 def test_pointers_of_documents_exist() -> None:
     assert broken_pointers(documents(), ROOT) == []
+
+
+def test_links_of_documents_lead_to_files_and_headings() -> None:
+    assert broken_links(documents(), ROOT) == []
 
 
 def test_commands_of_documents_are_valid() -> None:
@@ -105,4 +129,7 @@ def test_broken_pointers_and_commands_are_found(tmp_path: Path) -> None:
 
     assert broken_pointers({"good.md": good}, tmp_path) == []
     assert len(broken_pointers({"bad.md": bad}, tmp_path)) == 5
+    (tmp_path / "page.md").write_text("# One `a_b`, two\n```\n# none\n```\n")
+    assert broken_links({"good.md": "[a](page.md#one-a_b-two) [b](https://a.org/#x)"}, tmp_path) == []
+    assert len(broken_links({"bad.md": "[a](page.md#none) [b](absent.md)"}, tmp_path)) == 2
     assert len(broken_commands("`python -m sfactory.train --gama=1` `python scripts/bench.py --no-such`")) == 2

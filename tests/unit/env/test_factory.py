@@ -21,6 +21,7 @@ from sfactory.config.validation import check_env_name
 from sfactory.env.factory import EnvFactory, find_maker, make_env, takes_frameskip
 from sfactory.errors import EnvError
 from sfactory.packages import install_command
+from tests.support.source import ROOT
 
 FACTORIES = """
 import gymnasium
@@ -369,7 +370,7 @@ def test_a_name_of_a_family_whose_package_is_missing_says_what_to_type(
     (problem,) = check_env_name(name)
 
     assert problem.startswith(f"--env={name}: needs {family.modules[0]}")
-    if hasattr(family, "extra"):
+    if getattr(family, "extra", ""):
         assert problem.endswith(f"; run: {install_command(family.extra)}")
         assert family.extra in (metadata.metadata("sfactory").get_all("Provides-Extra") or ())
     else:
@@ -392,9 +393,7 @@ def test_the_list_of_families_has_all_names_of_one(capsys: pytest.CaptureFixture
 
 def test_what_to_type_fits_the_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert install_command("atari") == f"pip install -e '{ROOT}[atari]' -c {ROOT}/constraints.txt"
-    assert (
-        install_command("nethack") == f"pip install -e '{ROOT}[nethack]'"
-    )  # needs another version than the pinned one
+    assert install_command("nethack") == f"pip install -e '{ROOT}[nethack]'"  # its packages are not pinned
 
     monkeypatch.setattr(packages, "__file__", str(tmp_path / "a b" / "sfactory" / "packages.py"))
     assert install_command("atari") == "pip install 'sfactory[atari]'"
