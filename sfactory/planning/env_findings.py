@@ -211,7 +211,9 @@ class ObsChecks:
                     add("violation", "obs.mask", f"{where}: observation {key!r} {flaw.text}", mend, key)
                 continue
             if flaw is not None:
-                mend = "find where it is divided by 0 or overflows" if flaw.text == NOT_FINITE else ""
+                mend = self._dtype_mend(obs, path, leaf)
+                if flaw.text == NOT_FINITE:
+                    mend = "find where it is divided by 0 or overflows"
                 code = "obs.finite" if flaw.text == NOT_FINITE else "obs.form"
                 add("violation", code, f"{where}: observation {key!r} {flaw.text}", mend, key)
                 continue
@@ -220,6 +222,14 @@ class ObsChecks:
             if isinstance(value, np.ndarray):
                 kept.append((path, value.copy()))
         self._kept[of] = obs, kept
+
+    def _dtype_mend(self, obs: Any, path: tuple[object, ...], leaf: spaces.Space[Any]) -> str:
+        """What to do about a leaf of which only the dtype is wrong; "" for other flaws."""
+        with contextlib.suppress(LookupError, TypeError, ValueError):
+            array, dtype = np.asarray(reduce(getitem, path, obs)), np.dtype(leaf.dtype)
+            if array.shape[self._size is not None :] == leaf.shape and not np.can_cast(array.dtype, dtype, "same_kind"):
+                return f"return obs.astype(np.{dtype}), or give observation_space dtype=np.{array.dtype}"
+        return ""
 
     def _check_values(self, key: str, value: Any, leaf: spaces.Space[Any], where: str) -> None:
         """Check what Gymnasium's spaces promise and a network could do without, of a leaf without other flaws."""

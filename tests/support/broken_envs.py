@@ -102,6 +102,7 @@ class Flawed(gymnasium.Env[Any, Any]):
             "shape": np.zeros(4, np.float32),
             "three": np.zeros(4, np.float32),
             "dtype": drawn.astype(np.float64),
+            "complex": drawn.astype(np.complex64),
             "bounds": drawn + 5,
             "nan": np.full(3, np.nan, np.float32),
             "same buffer": self._shared,

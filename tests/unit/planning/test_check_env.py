@@ -119,6 +119,16 @@ def test_each_flaw_is_named_and_nothing_else(env: str, flaw: str) -> None:
         assert found[code].text.replace(f"--env={HERE}:{env}: ", "") in text_of(report, fits)
 
 
+def test_only_an_observation_of_the_right_shape_gets_advice_on_its_dtype() -> None:
+    mends = {}
+    for flaw in ("shape", "complex"):
+        (finding,) = [each for each in examined(f"{HERE}:Flawed", flaw=flaw)[0].findings if each.code == "obs.form"]
+        mends[flaw] = finding.mend
+
+    assert mends["shape"] == ""
+    assert mends["complex"].startswith("return obs.astype(np.float32)")
+
+
 def test_what_shows_only_in_many_steps_is_found() -> None:
     leaking, _ = examined(f"{HERE}:Flawed", 1000, flaw="leak")
     endless, _ = examined(f"{HERE}:Flawed", 500, flaw="endless")
