@@ -120,7 +120,7 @@ class Doom:
                 raise EnvError(f"--env={env_name}: there is no file {file.absolute()}; give the path of a .cfg file")
             game = VizdoomEnv(str(file.absolute()), **{"max_buttons_pressed": 1, **options})
             return DoomEnv(game, width, height, own_settings)
-        env = make_gymnasium_env(f"vizdoom.gymnasium_wrapper:{_IDS.get(env_name, env_name)}", **options)
+        env = make_gymnasium_env(f"vizdoom.gymnasium_wrapper:{_IDS.get(env_name, env_name)}", env_name, **options)
         return DoomEnv(env, width, height, own_settings)
 
     def defaults(self, env_name: str) -> Mapping[str, object]:

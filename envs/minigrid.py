@@ -88,7 +88,7 @@ class MiniGrid:
         from sfactory.env.factory import make_gymnasium_env
 
         env_id = env_name.removeprefix(_PREFIX)
-        env = make_gymnasium_env(f"{_PREFIX}{env_id}", **kwargs)
+        env = make_gymnasium_env(f"{_PREFIX}{env_id}", env_name, **kwargs)
         from .grid_view import GridView
 
         return GridView(env, minigrid_obs)

@@ -84,7 +84,7 @@ class RegisteredVectors(_VectorFamily):
             if lack := lack_of(ATARI.modules, ATARI.extra):
                 raise EnvError(f"--env={env_name}: {lack}")
             gymnasium.register_envs(importlib.import_module("ale_py"))
-        spec = registered_spec(env_id)
+        spec = registered_spec(env_id, env_name)
         if spec.vector_entry_point is None:
             raise EnvError(
                 f"--env={env_name}: Gymnasium has no vectorized form of {env_id}; --env={env_id} steps them one by one"

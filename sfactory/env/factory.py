@@ -78,32 +78,32 @@ def find_maker(env_name: str) -> Maker:
     return Maker("gymnasium.make", functools.partial(make_gymnasium_env, env_name), {}, own_parameters=False)
 
 
-def make_gymnasium_env(env_id: str, **kwargs: object) -> Env:
+def make_gymnasium_env(env_id: str, typed: str = "", /, **kwargs: object) -> Env:
     """``gymnasium.make`` without the two wrappers that only check the caller's code.
 
     On CartPole-v1, PassiveEnvChecker takes 0.7 us and OrderEnforcing 0.3 us of a 7.3 us step; envs are checked before
     the run starts. TimeLimit stays because it truncates episodes. ``kwargs`` are those of gymnasium.make, such as
-    ``max_episode_steps``. Env families may use this function too.
+    ``max_episode_steps``. Env families may use this function too; ``typed``: what ``--env`` says, if not ``env_id``.
     """
     import gymnasium
 
-    spec = copy.copy(registered_spec(env_id))
+    spec = copy.copy(registered_spec(env_id, typed))
     spec.order_enforce = False
     options: dict[str, Any] = {"disable_env_checker": True, **kwargs}
     env: Env = gymnasium.make(spec, **options)
     return env
 
 
-def registered_spec(env_id: str) -> EnvSpec:
+def registered_spec(env_id: str, typed: str = "") -> EnvSpec:
     """What Gymnasium has registered for an id, or for ``module:Id`` after importing the module.
 
-    Raises EnvError if the id is not registered.
+    Raises EnvError, which names ``typed`` as what ``--env`` says, if the id is not registered.
     """
     import gymnasium
     from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id, registry
 
     import_current_directory()
-    module, colon, bare_id = env_id.rpartition(":")
+    typed, (module, colon, bare_id) = typed or env_id, env_id.rpartition(":")
     namespace, name, version = parse_env_id(bare_id)
     if colon:
         importlib.import_module(module)
@@ -117,14 +117,14 @@ def registered_spec(env_id: str) -> EnvSpec:
     except gymnasium.error.UnregisteredEnv as error:
         if not module:  # the flag was checked in main, where it is registered
             raise EnvError(
-                f"--env={env_id}: {named(error)} in the process that makes the env; call gymnasium.register in a "
+                f"--env={typed}: {named(error)} in the process that makes the env; call gymnasium.register in a "
                 f"module, and name that, too: --env=my_envs:{env_id}"
             ) from None
         start = module.partition(".")[0]
         own = [known.id for known in registry.values() if _module_of(known.entry_point).partition(".")[0] == start]
-        near = did_you_mean(bare_id, own or registry, prefix=f"{module}:" if colon else "")
+        near = did_you_mean(bare_id, own or registry, prefix=typed.removesuffix(bare_id))
         others = f"; it has registered {', '.join(own[:_SHOWN_IDS])}" if own and not near else ""
-        raise EnvError(f"--env={env_id}: importing {module} has not registered {bare_id}{near or others}") from None
+        raise EnvError(f"--env={typed}: importing {module} has not registered {bare_id}{near or others}") from None
 
 
 def _module_of(entry_point: object) -> str:

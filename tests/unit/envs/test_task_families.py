@@ -141,7 +141,7 @@ def test_flat_and_image_views_of_a_grid_say_the_same() -> None:
         assert (one_hot[..., channels].argmax(-1).ravel() == codes[part::3]).all()
     with pytest.raises(EnvError, match="minigrid_obs='pixels': must be one of flat, image, rgb"):
         make_env("MiniGrid-DoorKey-5x5-v0", {"minigrid_obs": "pixels"})
-    with pytest.raises(EnvError, match="did you mean minigrid:MiniGrid-DoorKey-5x5-v0"):
+    with pytest.raises(EnvError, match=r"^--env=MiniGrid-DoorKey-5x5-v9: .*did you mean MiniGrid-DoorKey-5x5-v0"):
         make_env("MiniGrid-DoorKey-5x5-v9", {})
 
 
