@@ -90,4 +90,7 @@ def _open_env(config: EnjoyConfig, factory: EnvFactory, name: str) -> tuple[AnyE
             if demanded:
                 raise
             _log.info("no window: %s", error)
+    elif config.render == "auto" and not config.no_render:
+        why = "stderr is no terminal" if display else "there is no display"
+        _log.info("no window is opened, as %s; --save_video=True records a video", why)
     return factory.either(), show_nothing
