@@ -8,7 +8,6 @@ that the user has not set are fitted to those that are.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,7 +28,7 @@ from sfactory.config.env_families import EnvFamily, search_families
 from sfactory.config.env_names import env_name_of
 from sfactory.config.flags import Reading, all_flags, assigned, config_of, values_of
 from sfactory.config.help_text import train_help
-from sfactory.config.run_rules import fitted
+from sfactory.config.run_rules import experiment_of, fitted
 from sfactory.config.saved_config import (
     CONFIG_NAME,
     NOT_RESUMED,
@@ -55,7 +54,6 @@ _GIVEN = (CONFIG_FILE, COMMAND_LINE, GIVEN_EARLIER)
 # Sources of values that config.json of the resumed run holds.
 _SAVED = (SAVED_RUN, GIVEN_EARLIER, AUTOTUNE)
 # A family knows how to train its environments, not which run this is.
-_LONGEST_NAME = 100
 _NOT_FOR_FAMILIES = NOT_RESUMED | {"env", "env_kwargs"}
 
 
@@ -248,11 +246,6 @@ def _resumed_dir(given: Mapping[str, object], broken: Collection[str]) -> Path |
     if not probe.run.experiment or probe.benchmark.benchmark is True or unusable or not set(where).isdisjoint(broken):
         return None
     return Path(probe.run.train_dir) / probe.run.experiment
-
-
-def experiment_of(env: str) -> str:
-    """The name of a run that was not given one: that of its env, without what a name of a folder may not have."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", env).strip("-._")[:_LONGEST_NAME] or ("run" if env else "")
 
 
 def _family_defaults(family: EnvFamily, env: str, findings: _Findings) -> dict[str, object]:

@@ -7,13 +7,16 @@ import operator
 import os
 import re
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 from sfactory.config.env_families import find_family, flag_that_stays_one
+from sfactory.config.env_names import env_name_of
 from sfactory.config.rule import Rule, excludes, is_default, multiple_of, needs, refuse, refused_where_collection_waits
 from sfactory.config.schema import AUTO, Config
 
-_EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_LONGEST_NAME = 100
+_EXPERIMENT = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{_LONGEST_NAME - 1}}}")
 _DEVICE = re.compile(r"auto|cpu|gpu|cuda(:\d{1,4})?", re.ASCII)
 _LIMITS = ("train_for_env_steps", "train_for_frames")
 
@@ -24,6 +27,23 @@ def _is_path(text: str) -> bool:
     except UnicodeEncodeError:  # half a surrogate pair, which YAML and JSON may spell
         return False
     return bool(text) and "\0" not in text
+
+
+def experiment_of(env: str) -> str:
+    """The name of a run that was not given one: that of its env, without what a name of a folder may not have."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", env).strip("-._")[:_LONGEST_NAME] or ("run" if env else "")
+
+
+def _experiment(config: Config) -> str | None:
+    name, train_dir = config.run.experiment, config.run.train_dir
+    if not name or _EXPERIMENT.fullmatch(name):
+        return None
+    known = experiment_of(env_name_of(name))
+    meant = f"; did you mean {known}?" if _is_path(train_dir) and (Path(train_dir) / known).is_dir() else ""
+    return (
+        "must be a plain name of 1 to 100 letters, digits, '.', '_' or '-' that begins with a letter or digit, "
+        f"for example --experiment=cartpole_1; directories belong in --train_dir{meant}"
+    )
 
 
 def _recurrence(config: Config) -> str | None:
@@ -125,12 +145,7 @@ RUN_RULES = (
         lambda config: _DEVICE.fullmatch(config.run.device) is None,
         "must be one of auto, cpu, gpu, cuda, or cuda:N for GPU number N",
     ),
-    refuse(
-        ("experiment",),
-        lambda config: bool(config.run.experiment) and _EXPERIMENT.fullmatch(config.run.experiment) is None,
-        "must be a plain name of 1 to 100 letters, digits, '.', '_' or '-' that begins with a letter or digit, "
-        "for example --experiment=cartpole_1; directories belong in --train_dir",
-    ),
+    Rule(("experiment", "train_dir"), _experiment),
     refuse(
         ("train_dir",),
         lambda config: not _is_path(config.run.train_dir),

@@ -112,14 +112,23 @@ def test_known_environments_and_modules_are_found_without_being_executed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "explosive_envs.py").write_text("raise RuntimeError('executed')\nmake = dict\n")
+    (tmp_path / "explosive_envs.py").write_text("raise RuntimeError('executed')\n")
     (tmp_path / "explosive_package").mkdir()
     (tmp_path / "explosive_package" / "__init__.py").write_text("raise RuntimeError('executed')\n")
-    (tmp_path / "explosive_package" / "inner.py").write_text("make = dict\n")
+    (tmp_path / "explosive_package" / "inner.py").touch()
 
     for name in ("explosive_envs:make", "explosive_package.inner:make", "gymnasium:make", "CartPole", "Taxi-v4"):
         assert check_env_name(name) == []
     assert "does not hold it" in check_env_name("explosive_package.outer:make")[0]
+
+
+def test_the_env_in_place_of_the_name_of_its_run_is_answered_with_that_name(tmp_path: Path) -> None:
+    (tmp_path / "MinAtar-Breakout-v1").mkdir()
+
+    for version, answer in ((1, "in --train_dir; did you mean MinAtar-Breakout-v1?"), (0, "in --train_dir")):
+        values = {"env": "CartPole-v1", "experiment": f"MinAtar/Breakout-v{version}", "train_dir": str(tmp_path)}
+        (problem,) = check(config_of(values))
+        assert problem.endswith(answer)
 
 
 def test_a_mistyped_function_is_found_in_the_source_unless_it_may_have_hidden_names(
