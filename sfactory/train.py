@@ -105,6 +105,8 @@ class _TrainCommand(Command):
             cause=cause,
             saved_env_steps=saved if can_resume else None,
         )
+        if note and steps:
+            note = f"{_REFUSED[:-1]}; the run is as it was)"
         print(line + note, file=sys.stderr, flush=True)
         return earlier
 

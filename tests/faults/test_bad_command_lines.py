@@ -148,7 +148,8 @@ def test_bad_command_line_is_refused_with_advice(case: tuple[str, ...], folder: 
     assert stdout.read_text() == ""
     *lines, result = errors.splitlines()
     saved = next((steps for run, steps in SAVED.items() if f"--experiment={run}" in argv), 0)
-    assert re.fullmatch(rf"RESULT failed env_steps={saved} return=\S+ \(this start was refused\)", result), errors
+    kept = "; the run is as it was" if saved else ""
+    assert re.fullmatch(rf"RESULT failed env_steps={saved} return=\S+ \(this start was refused{kept}\)", result), errors
     assert any(line.startswith("error: ") for line in lines)
     assert len(lines) == len(set(lines)), errors
     assert processes.eventually(lambda: not marked(run_id), CLEAN_S)
