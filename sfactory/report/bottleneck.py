@@ -5,8 +5,10 @@ A flag is suggested only if it is not set already, no rule forbids it, and the m
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +54,8 @@ class Load:
     rings: statistics of the number of messages that readers found; 0 is not counted. For datasets: how many were ready
     when the learner needed one, 0 included.
     bound_by: the kind of process that limits throughput, "cores", or "none"; None if nothing was measured.
-    idle_cores: cores that no busy process occupies.
+    idle_cores: cores that no busy process occupies. lost_cores: for which busy processes waited, and which this run,
+    by the times of its processes, did not fill itself: other programs had them.
     """
 
     busy: dict[str, float]
@@ -60,6 +63,7 @@ class Load:
     rings: dict[str, dict[str, float | None]]
     bound_by: str | None
     idle_cores: float = 0.0
+    lost_cores: float = 0.0
 
     def scalars(self) -> dict[str, float | None]:
         """``load/<kind>_busy``, ``load/<kind>_waiting`` and ``ring/<what>_<statistic>``."""
@@ -79,11 +83,11 @@ class LoadMeter:
         self._kinds = {kind: prefix for kind, prefix in KINDS.items() if status.values("pid", prefix)}
         self._rings = {what: prefix for what, (kind, prefix) in _RINGS.items() if kind in self._kinds}
         self._at = now()
-        self._times, self._depths = self._read_times(), self._read_depths()
+        self._times, self._depths, self._queued_s = self._read_times(), self._read_depths(), self._read_queued()
 
     def take(self) -> Load:
         """The load since the last call."""
-        at, times, depths = now(), self._read_times(), self._read_depths()
+        at, times, depths, queued_s = now(), self._read_times(), self._read_depths(), self._read_queued()
         seconds = max(at - self._at, 1e-9)
         busy, waiting, in_use = dict[str, float](), dict[str, float](), dict[str, float]()
         for kind in self._kinds:
@@ -92,9 +96,11 @@ class LoadMeter:
             busy[kind], waiting[kind] = (spent / (spent.sum() or 1.0)).tolist()
             in_use[kind] = float(spent[0]) / seconds
         rings = {what: depth_statistics(depths[what] - self._depths[what]) for what in depths}
-        self._at, self._times, self._depths = at, times, depths
-        idle = max(0.0, self._cores - sum(in_use.values()))
-        return Load(busy, waiting, rings, self._bound_by(busy, in_use), idle)
+        queued = max(0.0, queued_s - self._queued_s) / seconds
+        self._at, self._times, self._depths, self._queued_s = at, times, depths, queued_s
+        left = self._cores - sum(in_use.values())
+        lost = max(0.0, min(queued, left + queued))  # who waits for a core counts as busy
+        return Load(busy, waiting, rings, self._bound_by(busy, in_use), max(0.0, left), lost)
 
     def _bound_by(self, busy: dict[str, float], in_use: dict[str, float]) -> str | None:
         """in_use: cores occupied by each kind of process."""
@@ -112,6 +118,14 @@ class LoadMeter:
         """Busy and waiting seconds of each process ([N, 2] float64), by kind."""
         return {kind: np.array(self._status.times(prefix, now())) for kind, prefix in self._kinds.items()}
 
+    def _read_queued(self) -> float:
+        """Seconds for which the main threads of all processes could have run and had no core, as the kernel counts."""
+        total = 0
+        for pid in [pid for prefix in self._kinds.values() for pid in self._status.values("pid", prefix)]:
+            with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended, or the kernel does not count
+                total += int(Path(f"/proc/{int(pid)}/schedstat").read_text().split()[1])
+        return total / 1e9
+
     def _read_depths(self) -> dict[str, npt.NDArray[np.int64]]:
         depths = {what: self._status.histogram("depths", prefix) for what, prefix in self._rings.items()}
         return depths | {"datasets": self._status.histogram("ready", LEARNERS)}
@@ -119,6 +133,7 @@ class LoadMeter:
 
 _WIDE = 256  # rows; a larger batch of observations makes a forward pass hardly cheaper per row
 _IMAGE = 3  # dimensions
+_MUCH = 0.5  # of a core: less may be a moment in which the run's own processes share one
 _SOME = 0.25  # an additional process needs at least this much of an idle core
 
 
@@ -142,6 +157,12 @@ class Advisor:
         # A busy learner occupies a core with each of its math threads.
         threads = 1 if self._on_gpu or self._stage in ("env", "sample") else self._math_threads
         idle_cores = load.idle_cores - (threads - 1) * load.busy.get("learner", 0.0)
+        lost_cores = load.lost_cores - (threads - 1) * load.busy.get("learner", 0.0)
+        if lost_cores >= _MUCH:
+            return (
+                f"bound by cores: other programs hold about {lost_cores:.1f} of the {self._cores} cores that this run "
+                "may use; it is faster without them"
+            )
         also = " and choosing their actions" if self._acts_in_actors else ""
         meaning, flags = {
             "actor": (f"stepping environments{also} sets the pace", self._for_actors(idle_cores)),

@@ -74,6 +74,21 @@ def test_shares_are_means_over_the_processes_of_a_kind_in_the_last_window(monkey
     assert load.idle_cores == pytest.approx(8 - 2 * 0.625 - 0.25 - 0.75)
 
 
+def test_cores_of_other_programs_are_those_that_busy_processes_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    queued = iter((0.0, 14.0, 28.0))
+    monkeypatch.setattr(LoadMeter, "_read_queued", lambda self: next(queued))
+    processes = Processes(WITHOUT_POLICY_WORKERS, 2, monkeypatch)
+
+    lost = []
+    for share in (1.0, 0.0):
+        processes.work(10.0, actor=share, learner=share)
+        lost.append(processes.meter.take().lost_cores)
+
+    assert lost == pytest.approx([0.4, 1.4])  # three processes on two cores wait for one another, too
+    load = Load({"actor": 1.0, "learner": 0.0}, {}, {}, "actor", lost_cores=1.4)
+    assert "other programs hold about 1.4 of the 4 cores" in str(advice("actor", load=load))
+
+
 def test_unfinished_work_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     processes = Processes(WITHOUT_POLICY_WORKERS, 8, monkeypatch)
     learner, actor = processes.watches["sf-learner-0"], processes.watches["sf-actor-0"]
@@ -183,6 +198,7 @@ def advice(
     cores: int = 4,
     device: str = "cpu",
     spec: EnvSpec = VECTOR,
+    load: Load | None = None,
 ) -> str | None:
     """The advice for a run with these flags and this bottleneck."""
     config = config_of({**DEFAULTS, **(flags or {})})
@@ -192,7 +208,7 @@ def advice(
     kept = config.learner.learner_cores
     plan = Plan(spec, layout, device, Cores(tuple(range(cores)), None, kept), weight_bytes=8)
     busy = {"actor": 0.5, "learner": 1.0 if verdict == "learner" else 0.5}
-    return Advisor(config, plan).advice(Load(busy, {}, {}, verdict, idle))
+    return Advisor(config, plan).advice(load or Load(busy, {}, {}, verdict, idle))
 
 
 def named(text: str | None) -> set[str]:
