@@ -296,12 +296,12 @@ def _open_streams() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _restored_process() -> Iterator[None]:
-    """Restore what a run changes in its process: name, logging, environment, torch's threads."""
+    """Restore what a run changes in its process: name, logging, environment, torch's threads, cuDNN's choices."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     environment = {variable: os.environ.get(variable) for variable in NATIVE}
     torch = sys.modules["torch"]
-    threads = torch.get_num_threads()
+    threads, chooses = torch.get_num_threads(), torch.backends.cudnn.benchmark
     set_for_children()
     name = set_process_name("sf-main")
     root.setLevel(logging.INFO)
@@ -317,3 +317,4 @@ def _restored_process() -> Iterator[None]:
             else:
                 os.environ[variable] = value
         torch.set_num_threads(threads)
+        torch.backends.cudnn.benchmark = chooses

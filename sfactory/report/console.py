@@ -45,6 +45,7 @@ class Console:
         self._stream: TextIO | None = sys.stderr if stream is None else stream
         self._quiet = quiet
         self._view = None if quiet or screen_of(self._stream) is None else LiveView(self._stream, title, on_view)
+        self._is_drawn = False  # by the last ``show``
         self._lock = threading.RLock()
         self._log_file: TextIO | None = None
         if log_path is not None:
@@ -59,18 +60,18 @@ class Console:
         return self._view is not None
 
     def line(self, progress: Progress) -> None:
-        """Report progress as key=value pairs, in the log and on streams without a live view."""
+        """Report progress as key=value pairs, in the log, and on the stream unless a live view is there to see."""
         text = _stamped(line_of(progress, self._seconds_left(progress)))
         with self._lock:
             self._write_log(text)
-            if self._view is None and not self._quiet:
+            if not (self._is_drawn or self._quiet):
                 self._write_stream(text)
 
     def show(self, progress: Progress) -> None:
         """Draw the live view."""
         with self._lock, self._dropping_broken_stream():
             if self._view is not None:
-                self._view.show(progress, self._total_env_steps, self._seconds_left(progress))
+                self._is_drawn = self._view.show(progress, self._total_env_steps, self._seconds_left(progress))
 
     def message(self, text: str, level: int = logging.INFO) -> None:
         """Print a message with the time of day. ``level``: of the module logging."""

@@ -64,14 +64,14 @@ class LiveView:
         self._styled = "NO_COLOR" not in os.environ
         self.warnings, self.last_warning = 0, ""
 
-    def show(self, progress: Progress, total_env_steps: int | None, seconds_left: float | None) -> None:
-        """Draw the rows; nothing is drawn into a terminal that is too small, or whose foreground is another program."""
+    def show(self, progress: Progress, total_env_steps: int | None, seconds_left: float | None) -> bool:
+        """Draw the rows; False if the terminal is too small, or another program is in its foreground."""
         if progress.return_mean is not None:
             self._returns.add(progress.return_mean)
         size = screen_of(self._stream)
         if size is None or not _in_foreground(self._stream):
             self.close()
-            return
+            return False
         if size != self._size:
             self.close()
             self._begin(size)
@@ -84,6 +84,7 @@ class LiveView:
             text += f"\x1b[{first + 1 + row};1H\x1b[2K {self._style(f'{label:<{_LABEL}}', _DIM)}"
             text += self._style(content, style) if style else content
         self._write(f"{_SAVE}{text}{_RESTORE}")
+        return True
 
     def close(self) -> None:
         """Clear the rows, and let the whole terminal scroll again."""

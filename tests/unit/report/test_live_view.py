@@ -125,9 +125,11 @@ def test_the_view_follows_the_size_and_leaves_a_small_terminal_alone(terminal: T
     terminal.resize(10, 100)
     console.show(FULL)
     console.message("still here")
+    console.line(FULL)
 
     rows = terminal.rows()
     assert terminal.region() is None
+    assert any("env_steps=" in row for row in rows)
     assert not any("cartpole" in row for row in rows)
     assert any("still here" in row for row in rows)
 
