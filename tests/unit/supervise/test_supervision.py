@@ -28,6 +28,7 @@ from sfactory.process.spawn import Spawner
 from sfactory.process.stack_dump import is_alive
 from sfactory.shared.control import Stop
 from sfactory.shared.objects import SharedObjects
+from sfactory.shared.status import State
 from sfactory.spec import EnvSpec
 from sfactory.supervise import supervisor
 from sfactory.supervise.process_group import ProcessExit, ProcessGroup, Workload
@@ -82,13 +83,14 @@ class SmallRun:
     def run(self, act: Callable[[], object] = lambda: None) -> None:
         """Supervise to the end; call ``act`` at every beat once all processes have run and something was trained.
 
-        True from it ends the run.
+        True from it ends the run. A process that dies while it starts is only started again.
         """
-        missing = set(self.layout.process_names)  # on a busy machine one actor may train before the next one starts
+        starting = set(self.layout.process_names)
 
         def on_beat() -> bool:
-            missing.difference_update(self.group.alive)
-            return bool(not missing and self.trained() and act())
+            states = {name: self.shared.status.row(name).get("state") for name in starting}
+            starting.difference_update(name for name, state in states.items() if state >= State.RUNNING)
+            return bool(not starting and self.trained() and act())
 
         self.supervisor.run(on_beat)
 
