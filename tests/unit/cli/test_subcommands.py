@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sfactory import __main__, __version__, train
+from sfactory import __main__, __version__
 from sfactory.cli import completion
 from sfactory.cli.commands import SUBCOMMANDS, Subcommand, installed
 from sfactory.config.flags import all_flags
@@ -51,7 +51,7 @@ def test_a_subcommand_gets_its_words_and_what_is_mistyped_is_corrected(
         given.append(words)
         return 70
 
-    monkeypatch.setattr(train, "main", trains)
+    monkeypatch.setattr(importlib.import_module("sfactory.train"), "main", trains)
     monkeypatch.setattr(sys, "path", ["/usr/bin"])
 
     assert __main__.main(["train", "--env=x"]) == 70
@@ -86,7 +86,7 @@ def test_help_imports_nothing_that_takes_long() -> None:
 @pytest.mark.parametrize(
     ("words", "beginning", "expected"),
     [
-        ([], "e", {"enjoy", "envs", "export"}),
+        ([], "e", {"enjoy", "envs", "evaluate", "export"}),
         (["train"], "--inf", {"--inference", "--info_action_mask"}),
         (["train", "--inference"], "", {"auto", "central", "local"}),
         (["train", "--gamma=1"], "--inference=c", {"--inference=central"}),
