@@ -66,7 +66,7 @@ class RegisteredFamily:
 
 @dataclass(frozen=True)
 class PrefixedFamily:
-    """What the families share whose names are ``prefix`` and more, with the same flags for all of them.
+    """For families with names of ``prefix`` and more, and the same flags for all of them.
 
     suggested: some names, without the prefix. modules, extra, page: what the environments need, see EnvFamily.
     """

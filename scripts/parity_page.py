@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 from scripts.drawing import pyplot, save
 from scripts.record import table
-from scripts.results_files import Point, curves_of, figure, iqm_text, read_row
+from scripts.results_files import Point, curves_of, iqm_text, read_row
 from scripts.rows import PARITY_ENVS, PARITY_FORMS
+from sfactory.process.command import number
 
 CHART = "parity.svg"
 _SB3 = "SB3"
@@ -33,7 +34,7 @@ class Measured(NamedTuple):
         """Its line of the table."""
         last = [curve[-1].value for curve in self.curves]
         minutes = statistics.median(curve[-1].minutes for curve in self.curves)
-        return [self.env, self.form, ", ".join(map(figure, last)), iqm_text(last), f"{minutes:.3g}"]
+        return [self.env, self.form, ", ".join(map(number, last)), iqm_text(last), f"{minutes:.3g}"]
 
 
 def measured(folder: Path, peer: Path) -> Iterator[Measured]:
@@ -57,10 +58,10 @@ def draw_parity(folder: Path, peer: Path) -> None:
     for one in found:
         for line, (along, (scale, label)) in enumerate(_ALONG.items()):
             place = axes[line, envs.index(one.env)]
-            for number, curve in enumerate(one.curves):
+            for run, curve in enumerate(one.curves):
                 over = [getattr(point, along) / scale for point in curve]
                 values = [point.value for point in curve]
-                shown = one.form if number == 0 else None
+                shown = one.form if run == 0 else None
                 place.plot(over, values, color=_COLORS[one.form], linewidth=0.8, alpha=0.8, label=shown)
             place.set(title=one.env, xlabel=label)
             place.grid(alpha=0.3)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scripts.record import write_json
+from sfactory.process.command import number
 from sfactory.statistics import bootstrap_interval, interquartile_mean
 
 SEEDS = 3  # with fewer an interval says nothing
@@ -48,13 +49,8 @@ def curves_of(points: Sequence[Point]) -> list[list[Point]]:
 
 def iqm_text(scores: Sequence[float]) -> str:
     """The interquartile mean of the scores of one task, and its interval if there are SEEDS scores."""
-    mean = figure(float(interquartile_mean(scores)))
+    mean = number(float(interquartile_mean(scores)))
     if len(scores) < SEEDS:
         return mean
     low, high = bootstrap_interval(scores)
-    return f"{mean} [{figure(low)}, {figure(high)}]"
-
-
-def figure(value: float) -> str:
-    """A return, as the table shows it."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{mean} [{number(low)}, {number(high)}]"

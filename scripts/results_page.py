@@ -17,8 +17,9 @@ from scripts.command import ROOT
 from scripts.drawing import hardware, pyplot, save
 from scripts.parity_page import draw_parity, parity_section
 from scripts.record import table
-from scripts.results_files import SEEDS, Point, curves_of, figure, iqm_text, read_row
+from scripts.results_files import SEEDS, Point, curves_of, iqm_text, read_row
 from scripts.rows import IN_WORDS, RATING, ROWS, SOURCES, Row
+from sfactory.process.command import number
 
 PAGE, RESULTS = ROOT / "docs/results.md", ROOT / "docs/results/rows"
 BEGIN, END = "<!-- The table: written by scripts/reproduce.py --page -->", "<!-- The end of the table -->"
@@ -39,18 +40,18 @@ _COLUMNS = 4
 
 def bar_of(row: Row) -> str:
     """What a row has to reach, in words."""
-    bar = row.bar if isinstance(row.bar, str) else f"{'at most ' if row.at_most else ''}{figure(row.bar)}"
+    bar = row.bar if isinstance(row.bar, str) else f"{'at most ' if row.at_most else ''}{number(row.bar)}"
     return f"{bar}, {IN_WORDS[row.metric]}"
 
 
 def outcome(row: Row, reached: Mapping[str, float], published: Mapping[str, Any]) -> str:
     """What seeds have reached, in a line: beside the bar, the published figure and the facts in docs/results/rows."""
     values = list(reached.values())
-    seeds = f"seed{'s' if len(values) > 1 else ''} {', '.join(reached)}: {', '.join(map(figure, values))}"
+    seeds = f"seed{'s' if len(values) > 1 else ''} {', '.join(reached)}: {', '.join(map(number, values))}"
     count = f"reached by {sum(map(row.reached, values))} of {len(values)}"
     peer = re.sub(r"\((.+?)\)", lambda found: f"({found[1]}, {SOURCES[found[1]].partition(': ')[0]})", row.peer)
     if published:
-        known = ", ".join(map(figure, published["reached"].values()))
+        known = ", ".join(map(number, published["reached"].values()))
         known += f" ({published['date']}, {hardware(published)}, commit {published['commit']})"
     parts = {
         "bar": f"{bar_of(row)}, {'which no figure decides' if isinstance(row.bar, str) else count}",
@@ -69,7 +70,7 @@ def line_of(row: Row, facts: Mapping[str, Any], points: Sequence[Point]) -> list
         minutes = statistics.median(group[-1].minutes for group in curves_of(points))
         # Files from before the mark was written are of runs that were alone.
         beside = "" if facts.get("alone", True) else ", beside other work"
-        measured = [", ".join(map(figure, values)) + count, iqm_text(values), f"{minutes:.3g}{beside}"]
+        measured = [", ".join(map(number, values)) + count, iqm_text(values), f"{minutes:.3g}{beside}"]
     asked = [f"`{row.name}`", row.about or row.env, f"{row.steps:,}", bar_of(row)]
     return [*asked, *measured, row.peer, f"`{shlex.join(row.words())}`"]
 
@@ -172,7 +173,7 @@ def beside_sb3(folder: Path, peer: Path) -> list[str]:
         value = min(max(point.value for point in curve) for points in (ours, theirs) for curve in curves_of(points))
         minutes, slower = minutes_to(ours, value), minutes_to(theirs, value)
         seeds = f"{len(curves_of(ours))}, {len(curves_of(theirs))}"
-        cells = figure(value), f"{minutes:.3g}", f"{slower:.3g}", f"{slower / minutes:.1f}", seeds
+        cells = number(value), f"{minutes:.3g}", f"{slower:.3g}", f"{slower / minutes:.1f}", seeds
         lines.append([f"`{name}`", *cells, theirs_facts["stable-baselines3"], facts["commit"]])
     if not lines:
         return []

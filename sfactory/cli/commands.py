@@ -34,7 +34,7 @@ class Subcommand(NamedTuple):
 
 _CONFIG = "sfactory.config"
 _TRAIN_FLAGS = f"{_CONFIG}.flags:all_flags"
-# In the order of the list that users see. One whose module is not installed is left out.
+# In the order of the list that users see. One without its module is left out.
 SUBCOMMANDS: Mapping[str, Subcommand] = MappingProxyType(
     {
         "init": Subcommand("sfactory.cli.starter", "[DIR]", "a first project: env, network, settings, test"),
@@ -82,7 +82,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = MappingProxyType(
 
 
 def installed() -> dict[str, Subcommand]:
-    """The subcommands whose modules are there; none is imported."""
+    """The subcommands that have their modules; none is imported."""
     return {name: known for name, known in SUBCOMMANDS.items() if importlib.util.find_spec(known.module) is not None}
 
 

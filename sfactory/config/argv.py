@@ -177,7 +177,7 @@ def _named(value: object) -> object:
         )
     if module == "__main__" and not (module := name_of_program()):
         raise ValueError(
-            f"{name} is defined in a program whose file the processes of a run cannot import by its name: give the "
+            f"{name} is defined in a program, and the processes of a run cannot import its file by its name: give the "
             "file a name such as my_train.py, or move it to a module, and import it from there"
         )
     return f"{module}:{name}"

@@ -226,7 +226,7 @@ class LearnerWorker:
                 f"--minibatch_ring_size={ring} takes all of --num_gpu_slots={count}: nothing is loaded during "
                 f"training; --num_gpu_slots={ring + 1} loads one dataset meanwhile"
             )
-        return max(count, ring)
+        return self.setup.config.learner.device_datasets
 
     def _make_batcher(self) -> Batcher:
         return Batcher(self._inbox, self.setup.layout.slots_until_trained, self._replay)

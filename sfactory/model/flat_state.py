@@ -54,10 +54,9 @@ class FlatState:
         """0-dim float64 on the device - of all floating-point values, for ``is_finite``."""
         return torch.stack([stretch.sum().double() for stretch in self._floats]).sum()
 
-    def is_finite(self, total: float | None = None) -> bool:
-        """True if no floating-point value is NaN or infinite. total: the present ``sum``, if it is known."""
+    def is_finite(self, total: float) -> bool:
+        """True if no floating-point value is NaN or infinite. total: the present ``sum``."""
         # A finite sum proves it in one pass; the sum of huge finite weights may overflow and needs a second check.
-        total = HostCopies(self.sum()).wait()[0].item() if total is None else total
         return math.isfinite(total) or all(bool(torch.isfinite(stretch).all()) for stretch in self._floats)
 
     def host_copy(self) -> HostCopies:

@@ -97,7 +97,7 @@ class Report:
 
 
 def inspect_in_process(spawner: Spawner, factory: EnvFactory, steps: int, seed: int, timeout_s: float) -> Report:
-    """``inspect_env`` in a process of its own, whose end is a finding. timeout_s: of one call of the env.
+    """``inspect_env`` in a process of its own; that this ends is a finding. timeout_s: of one call of the env.
 
     Raises EnvError if ``--env`` names nothing that makes an env.
     """

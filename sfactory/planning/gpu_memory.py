@@ -62,7 +62,7 @@ def _parts(
     )
     slots = 1
     if learner.train_in_background_thread and not layout.slots_until_trained and not one_process:
-        slots = max(learner.num_gpu_slots, learner.minibatch_ring_size)
+        slots = learner.device_datasets
     size = DeviceSlot.bytes_of(spec, layout, replay=bool(learner.replay_proportion))
     yield Part("datasets", policies * slots * size, "--num_gpu_slots, --batch_size or --num_batches_per_epoch")
     yield Part("weights", policies * (_LEARNED + acting) * weight_bytes, "the size of the network or --num_policies")

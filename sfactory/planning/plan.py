@@ -183,7 +183,7 @@ def _blueprint(config: Config, spec: EnvSpec) -> ActorCritic:
 
 def _reserved(model: ActorCritic) -> ActorCritic:
     """``model`` with weights on the CPU; raises ResourceError if there are too many for any memory."""
-    size = sum(weight.numel() * weight.element_size() for weight in model.state_dict().values())
+    size = flat_bytes(model)
     try:
         model._apply(_unwritten)  # type: ignore[no-untyped-call]
     except RuntimeError as error:
@@ -195,7 +195,7 @@ def _reserved(model: ActorCritic) -> ActorCritic:
 
 
 def _unwritten(tensor: torch.Tensor) -> torch.Tensor:
-    """In place of a weight on the device "meta" one on the CPU, whose pages take no memory until they are written to.
+    """In place of a weight on the device "meta" one on the CPU, which takes no memory until it is written to.
 
     A forward pass on "meta" would import torch's compiler, which takes nearly as long as torch itself. Buffers, which
     may be indices, are zeros.

@@ -155,9 +155,12 @@ def _words(value: object) -> str:
         return "; ".join(map(_words, value)) or "-"
     if isinstance(value, bool) or value is None:
         return "-" if value is None else str(value)
-    if isinstance(value, float) and abs(value) < 1000:
-        return f"{value:.4g}"
-    return f"{value:,.0f}" if isinstance(value, int | float) else str(value)
+    return number(value) if isinstance(value, int | float) else str(value)
+
+
+def number(value: float | None) -> str:
+    """A number in few characters; a dash if it is unknown."""
+    return "-" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def train_command(arguments: Sequence[str]) -> str:

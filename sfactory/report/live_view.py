@@ -13,7 +13,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TextIO
 
-from sfactory.report.progress import Progress, duration, number
+from sfactory.process.command import number
+from sfactory.report.progress import Progress, duration
 
 HEIGHT = 15  # rows, always: a region that changes its size would move what stands in it
 _LEAST_COLUMNS, _LEAST_ROWS = 60, HEIGHT + 6

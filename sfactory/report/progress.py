@@ -77,11 +77,6 @@ def _text(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def number(value: float | None) -> str:
-    """A number in few characters; a dash if it is unknown."""
-    return "-" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
 def duration(seconds: float | None) -> str:
     """``1:02:03``; a dash if it is unknown."""
     # Longer than a timedelta can hold counts as unknown.

@@ -71,7 +71,7 @@ _FAULTS = {
     "perf/discarded_steps": "steps lost with workers",
 }
 _LOG_LINE = re.compile(r"^\[([^\]]*)\] ((?:WARNING|ERROR|CRITICAL): |error: |bound by )(.*)")
-_LOG_NAME, _LOG_BYTES, _MOST_LINES = "sf_log.txt", 1 << 18, 100
+LOG_NAME, _LOG_BYTES, _MOST_LINES = "sf_log.txt", 1 << 18, 100
 _POINTS, _RESAMPLES = 200, 400  # of a curve; of a band, which is drawn and not read
 _LAST_ROWS = 20  # have all names: rows of evaluations have others
 _MOST_EMBEDDED = 8 << 20  # bytes of videos
@@ -162,7 +162,6 @@ def _run(group: int, run: Run) -> dict[str, Any]:
         "commit": str(facts.get("git_commit") or "")[:10] + ("+" if facts.get("git_dirty") else ""),
         "sessions": len(facts["sessions"]) if isinstance(facts.get("sessions"), list) else 0,
         "env_steps": last.get("env_steps"),
-        "limit": run.settings.get("train_for_env_steps"),
         "minutes": None if seconds is None else seconds / 60,
         "fps": run.last("perf/fps_300s"),
         "return": run.last(RETURN),
@@ -289,7 +288,7 @@ def _events(number: int, run: Run) -> Iterator[dict[str, Any]]:
             yield {"run": number, "kind": "warning", "time": "", "text": f"{total:,.0f} {words}"}
     for problem in run.problems:
         yield {"run": number, "kind": "fault", "time": "", "text": problem}
-    for match in _log_lines(run.path / _LOG_NAME):
+    for match in _log_lines(run.path / LOG_NAME):
         kind = "advice" if match[2] == "bound by " else "warning" if match[2].startswith("WARNING") else "fault"
         text = match[2] + match[3] if kind == "advice" else match[3]
         yield {"run": number, "kind": kind, "time": match[1], "text": text}

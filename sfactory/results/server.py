@@ -13,8 +13,11 @@ from typing import Any
 from urllib.parse import quote
 
 from sfactory import atomic
+from sfactory.config.saved_config import CONFIG_NAME
 from sfactory.errors import ResourceError
-from sfactory.results.page import data_of, data_text, page_of, videos_of
+from sfactory.pbt.event_log import EVENT_LOG_NAME
+from sfactory.results.page import LOG_NAME, data_of, data_text, page_of, videos_of
+from sfactory.results.runs import METRICS_NAME
 
 HOST = "127.0.0.1"
 _TIMEOUT_S = 30.0  # for a client to send its request, or take the answer
@@ -58,7 +61,7 @@ class LivePage:
 
 
 def _files(run: Path) -> list[Path]:
-    names = ("config.json", "run.json", "summary.json", "metrics.jsonl", "population.jsonl", "sf_log.txt")
+    names = (CONFIG_NAME, "run.json", "summary.json", METRICS_NAME, EVENT_LOG_NAME, LOG_NAME)
     return [*(run / name for name in names), *videos_of(run)]
 
 
@@ -83,7 +86,7 @@ class PageServer(ThreadingHTTPServer):
             raise ResourceError(
                 f"--port={port} cannot be used: {error.strerror or error}; --port=0 finds one"
             ) from error
-        # A page of another site, whose name was made to lead here, must not read runs.
+        # A page of another site must not read runs, even if the name of that site leads here.
         self.hosts = {f"{name}:{self.server_port}" for name in (HOST, "localhost")}
 
     @property

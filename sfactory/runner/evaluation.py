@@ -124,7 +124,7 @@ class EvaluationPlan(NamedTuple):
         """The flags that name code of env and networks, or hold it."""
         values = values_of(self.saved.config)
         yield from (values[name] for name in ("env", "wrapper", *NETWORKS))
-        yield from (*self.factory.kwargs.values(),)
+        yield from self.factory.kwargs.values()
 
     def _start(self, spawner: Spawner, worker: int, stack: contextlib.ExitStack) -> Callable[[], Any]:
         saved = _with_weights(self.saved, lambda weight: weight.numpy())  # torch would send them as shared memory

@@ -72,6 +72,17 @@ class Outputs(NamedTuple):
     entropy: Tensor
 
 
+class _Parts(NamedTuple):
+    """What workers are made of."""
+
+    config: Config
+    plan: Plan
+    shared: SharedObjects
+    spawner: Spawner
+    seed: int
+    reports: ReportCollector
+
+
 class Sampling(Protocol):
     """The workers that fill slots."""
 
@@ -107,7 +118,7 @@ class Sampler:
         self._area = _Rows(plan.spec, layout)
         self.reports = ReportCollector(config, shared.actors_to_main, shared.learners_to_main, shared.status)
         works = _TurnsHere if config.run.serial_mode else _Processes
-        self._workers: Sampling = works(config, plan, shared, spawner, seed, self.reports)
+        self._workers: Sampling = works(_Parts(config, plan, shared, spawner, seed, self.reports))
 
     def __iter__(self) -> Iterator[Trajectories]:
         return self
@@ -190,19 +201,11 @@ class _TurnsHere:
 
     wait_s = 0.0
 
-    def __init__(
-        self,
-        config: Config,
-        plan: Plan,
-        shared: SharedObjects,
-        spawner: Spawner,
-        seed: int,
-        reports: ReportCollector,
-    ) -> None:
-        self._reports = reports
-        self._sampling = SerialSampling(config, shared, seed, 0, plan.device)
+    def __init__(self, parts: _Parts) -> None:
+        self._reports = parts.reports
+        self._sampling = SerialSampling(parts.config, parts.shared, parts.seed, 0, parts.plan.device)
         with contextlib.ExitStack() as stack:
-            stack.enter_context(processes_of_envs_end(spawner))
+            stack.enter_context(processes_of_envs_end(parts.spawner))
             stack.enter_context(self._sampling.envs)
             self._sampling.make()
             self._opened = stack.pop_all()
@@ -222,15 +225,8 @@ class _Processes:
 
     wait_s = BLOCK_S
 
-    def __init__(
-        self,
-        config: Config,
-        plan: Plan,
-        shared: SharedObjects,
-        spawner: Spawner,
-        seed: int,
-        reports: ReportCollector,
-    ) -> None:
+    def __init__(self, parts: _Parts) -> None:
+        config, plan, shared, spawner, seed, reports = parts
         workload = Workload(config, seed, 0, plan.device, plan.cores, [None])
         self._group = group = ProcessGroup(spawner, shared, workload)
         self._reports, self._interrupts = reports, Interrupts()  # signals are the program's own

@@ -108,6 +108,11 @@ class LearnerConfig:
         ge=0,
     )
 
+    @property
+    def device_datasets(self) -> int:
+        """How many datasets a GPU holds in a run with a training thread."""
+        return max(self.num_gpu_slots, self.minibatch_ring_size)
+
 
 _IMPORTANCE = Mutable(0.1, 10.0)
 
