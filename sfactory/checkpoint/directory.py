@@ -207,11 +207,11 @@ class CheckpointDir:
         if path in self._abandoned and not self._rename(path):
             raise CannotSaveError(f"checkpoint {path} would overwrite an earlier one that could not be renamed")
         commit(path, payload, train_step, env_steps)
-        for other in sorted({*self._abandoned, *self._later(kind, (train_step, env_steps))}):
-            self._rename(other)
         try:
+            for other in sorted({*self._abandoned, *self._later(kind, (train_step, env_steps))}):
+                self._rename(other)
             self._remove_older(kind, path)
-        except OSError as error:
+        except (OSError, CheckpointError) as error:  # the latter if the folder is moved away meanwhile
             _log.warning("%s is saved, but older files could not be removed: %s", path, error)
         return path
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from sfactory.checkpoint import directory, file
 from sfactory.checkpoint.directory import FORMAT_VERSION, CheckpointDir, Kind, Loaded, is_checkpoint
 from sfactory.checkpoint.file import sidecar_of
 from sfactory.errors import CannotSaveError, CheckpointError
@@ -88,6 +89,28 @@ def test_a_folder_that_cannot_be_made_is_a_narrow_error(tmp_path: Path) -> None:
         CheckpointDir(tmp_path, keep=1).save_milestone(payload(1.0), 1, 100)
     with pytest.raises(CannotSaveError):
         CheckpointDir(tmp_path / "milestones" / "p0", keep=1).save(payload(1.0), 1, 100)
+
+
+def test_a_folder_that_is_moved_away_after_a_checkpoint_is_written_does_not_fail_the_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = CheckpointDir(tmp_path / "checkpoint_p0", keep=1)
+    run.save(payload(1.0), 1, 100)
+    real = file.commit
+
+    def commit_then_move(*args: Any) -> None:
+        real(*args)
+        run.path.rename(tmp_path / "aside")
+        run.path.write_text("no directory")
+
+    with monkeypatch.context() as moved:
+        moved.setattr(directory, "commit", commit_then_move)
+        run.save(payload(2.0), 2, 200)
+
+    assert "is saved, but older files could not be removed" in caplog.text
+    with pytest.raises(CannotSaveError):
+        run.save(payload(3.0), 3, 300)
+    assert value_in(CheckpointDir(tmp_path / "aside", keep=1).load()) == 2.0
 
 
 @pytest.mark.parametrize(
