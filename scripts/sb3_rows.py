@@ -208,7 +208,7 @@ def learn(name: str, seed: int) -> list[tuple[int, float, float]]:
         wrapper = importlib.import_module("minigrid.wrappers").FlatObsWrapper
     vector = make_vec_env(task.env, n_envs=task.envs, seed=seed, wrapper_class=wrapper)
     if task.normalize:
-        vector = VecNormalize(vector, gamma=task.settings["gamma"])
+        vector = VecNormalize(vector, gamma=task.settings.get("gamma", 0.99))
     settings = {key: _falling(value) if key in _FALL.get(name, ()) else value for key, value in task.settings.items()}
     PPO("MlpPolicy", vector, device="cpu", seed=seed, **settings).learn(task.steps, callback=Curve(note, EVERY_S))
     return points

@@ -119,6 +119,8 @@ LEARNING_RULES = (
     Rule(("learner_queue_policy", "minibatch_ring_size", "num_batchers", *_BACKGROUND), _dropped_datasets_wait),
     Rule(("replay_proportion", "batch_size", "rollout", "num_batches_per_epoch"), _datasets_hold_new_rows),
     Rule(("microbatch_size", "batch_size", "rollout", "with_vtrace", "use_rnn"), _microbatches_fill_a_minibatch),
+    excludes("torch_compile", "microbatch_size", "parts of a minibatch are not compiled"),
+    excludes("torch_compile", "with_pbt", "each value that changes would be compiled for 20 s"),
     at_most("num_batchers", "num_workers", ": batchers assemble the workers' trajectories"),
     at_most("ring_warmup", "num_epochs", ", which the number of passes rises to"),
     needs("replay_proportion", "replay_slots", "there are no trajectories to replay", value=100),

@@ -7,7 +7,8 @@ Targets and recorded values are in the unit of rewards; only the value loss comp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -24,6 +25,8 @@ from sfactory.learner.train_stats import LossTerms
 from sfactory.model.actor_critic import ActorCritic, Unrolled
 from sfactory.model.distributions import ActionDistribution
 
+_log = logging.getLogger(__name__)
+
 Coefficient = float | Tensor  # a number, or a 0-dim float32 tensor on the device
 _Weights = tuple[Coefficient, Coefficient | None]  # of the exploration loss, of the KL penalty
 
@@ -38,6 +41,9 @@ class Part(NamedTuple):
     loss: Tensor
     cells: LossTerms
     auxiliary: Tensor
+
+
+_Whole = Callable[[Minibatch, Tensor, _Weights], Part]
 
 
 class _Outputs(NamedTuple):
@@ -72,10 +78,16 @@ class LossFunction:
     """The loss that ``config`` describes, for one minibatch after the other; ``config`` may be replaced in between."""
 
     def __init__(
-        self, model: ActorCritic, config: AlgoConfig, target: TargetNetwork | None, auxiliary: AuxiliaryTask | None
+        self,
+        model: ActorCritic,
+        config: AlgoConfig,
+        target: TargetNetwork | None,
+        auxiliary: AuxiliaryTask | None,
+        torch_compile: bool = False,
     ) -> None:
         """``target``: with ``use_target_net``; V-trace and the ratio use its policy."""
         self._model, self.config, self._target, self._auxiliary = model, config, target, auxiliary
+        self._compiled = _compiled(self._whole) if torch_compile else self._whole
 
     @torch.no_grad()
     def gae_targets(self, batch: Batch) -> Targets | None:
@@ -107,7 +119,7 @@ class LossFunction:
         divisor = steps.clamp(min=1) if self.config.loss_reduction == "mean" else torch.ones_like(steps)
         if len(columns) == 1:
             # No local may hold the outputs meanwhile: the backward pass is faster where it can free them.
-            yield self._whole(minibatch, divisor, (exploration, kl))
+            yield self._compiled(minibatch, divisor, (exploration, kl))
             return
         constants = self._constants_in_parts(minibatch, columns)
         for which in columns:
@@ -230,6 +242,38 @@ class LossFunction:
             log_ratios = losses.log_ratio(_log_prob(self._model, batch), batch.behavior_log_prob, batch.fresh)
             total = total + losses.approx_kl(log_ratios=log_ratios).sum()
         return total / minibatch.batch.fresh.sum()
+
+
+def _compiled(whole: _Whole) -> _Whole:
+    """``whole`` by torch.compile; where that fails, the cause is logged once, and it is computed as it is."""
+    import torch._inductor.config as inductor  # which takes 2 s
+    from torch._dynamo.exc import TorchDynamoException
+
+    inductor.compile_threads = 1  # no processes of its own, which the trainer would have to end
+    compiled: _Whole | None = torch.compile(whole)
+
+    def call(minibatch: Minibatch, divisor: Tensor, weights: _Weights) -> Part:
+        nonlocal compiled
+        if compiled is not None:
+            try:
+                # As tensors: a number is a constant of what is compiled, and a schedule would compile again and again.
+                return compiled(minibatch, divisor, _on(divisor, weights))
+            except TorchDynamoException as error:
+                cause = (str(error).splitlines() or [type(error).__name__])[0]
+                _log.warning("--torch_compile: the loss is computed without it, since it failed: %s", cause)
+                compiled = None
+        return whole(minibatch, divisor, weights)
+
+    return call
+
+
+def _on(place: Tensor, weights: _Weights) -> _Weights:
+    exploration, kl = (
+        None if weight is None else torch.as_tensor(weight, dtype=torch.float32, device=place.device)
+        for weight in weights
+    )
+    assert exploration is not None
+    return exploration, kl
 
 
 def _forward(model: ActorCritic, batch: Batch, ahead: int = 0) -> _Outputs:

@@ -77,7 +77,7 @@ class Trainer:
             self.target = TargetNetwork(model, algo.target_update_interval, algo.target_tau)
         self.auxiliary = auxiliary
         self._auxiliary_task = task_of(auxiliary, seed, policy)
-        self.loss = LossFunction(model, algo, self.target, self._auxiliary_task)
+        self.loss = LossFunction(model, algo, self.target, self._auxiliary_task, learner.torch_compile)
         self.stats = UpdateStats(learner.max_bad_steps)
         self._total_env_steps, self._seed, self._policy, self._evidence = total_env_steps, seed, policy, evidence
         self._recorded: RecordedUpdates | None = None

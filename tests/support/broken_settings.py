@@ -146,6 +146,8 @@ BROKEN: list[Row] = [
         {"flatten_obs": True, "actor_obs_keys": ("a",), "actor_critic_share_weights": False},
     ),
     ("after_train_step", {"after_train_step": ("my_hooks:look:twice",)}),
+    ("torch_compile", {"torch_compile": True, "microbatch_size": 512}),
+    ("torch_compile", {**POPULATION, "torch_compile": True}),
     ("train_policies", {"train_policies": (3,)}),
     ("train_policies", {"num_policies": 4, "train_policies": (1, 1)}),
     ("policy_mapping", {"num_policies": 4, "policy_mapping": "mine"}),

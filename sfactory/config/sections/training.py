@@ -23,6 +23,11 @@ class LearnerConfig:
     shuffle_minibatches: bool = flag(
         False, "draw new minibatches in each epoch: single steps with GAE and no memory, whole trajectories otherwise"
     )
+    torch_compile: bool = flag(
+        False,
+        "the learner computes the loss of a minibatch by torch.compile: some 20 s at the start, then fewer operations; "
+        "on a CPU it needs a C++ compiler",
+    )
     early_stop_loss_change: float = flag(
         1e-6, "stop the epochs over a dataset if an epoch changes the mean policy loss by less than this", ge=0
     )
