@@ -35,13 +35,18 @@ def impact_log_prob(*, target_log_prob: Tensor, behavior_log_prob: Tensor, worke
     return torch.maximum(target_log_prob, behavior_log_prob - math.log(worker_clip))
 
 
-def ppo_clip_loss(*, log_ratios: Tensor, advantages: Tensor, valid: Tensor, clip_ratio: float) -> Tensor:
-    """Clipped surrogate -min(R A, clip(R) A), with the ratio R clipped to [1 / (1 + e), 1 + e].
+def clip_range(clip_ratio: float, low: float = 0.0) -> tuple[float, float]:
+    """What PPO clips the ratio to: [low, 1 + e] with e = clip_ratio. low 0: 1 / (1 + e), symmetric in log space."""
+    return low or 1.0 / (1.0 + clip_ratio), 1.0 + clip_ratio
 
-    clip_ratio: e > 0. Source: Schulman et al. 2017, "PPO", eq. 7, with a range that is symmetric in log space.
+
+def ppo_clip_loss(*, log_ratios: Tensor, advantages: Tensor, valid: Tensor, clip: tuple[float, float]) -> Tensor:
+    """Clipped surrogate -min(R A, clip(R) A), with the ratio R clipped to ``clip``, see ``clip_range``.
+
+    Source: Schulman et al. 2017, "PPO", eq. 7, where the range is [1 - e, 1 + e].
     """
     ratio = log_ratios.exp()
-    clipped = ratio.clamp(1.0 / (1.0 + clip_ratio), 1.0 + clip_ratio)
+    clipped = ratio.clamp(*clip)
     advantages = torch.where(valid, advantages.detach(), 0.0)
     return -torch.minimum(ratio * advantages, clipped * advantages)
 
@@ -95,10 +100,10 @@ def approx_kl(*, log_ratios: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def outside_clip(*, log_ratios: Tensor, clip_ratio: float) -> Tensor:
-    """1 where the ratio lies outside [1 / (1 + e), 1 + e], with e = clip_ratio, 0 elsewhere; for reporting."""
-    ratio = log_ratios.exp()
-    return ((ratio < 1.0 / (1.0 + clip_ratio)) | (ratio > 1.0 + clip_ratio)).to(log_ratios.dtype)
+def outside_clip(*, log_ratios: Tensor, clip: tuple[float, float]) -> Tensor:
+    """1 where the ratio lies outside ``clip``, see ``clip_range``, 0 elsewhere; for reporting."""
+    ratio, (low, high) = log_ratios.exp(), clip
+    return ((ratio < low) | (ratio > high)).to(log_ratios.dtype)
 
 
 @torch.no_grad()

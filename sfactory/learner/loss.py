@@ -89,6 +89,11 @@ class LossFunction:
         self._model, self.config, self._target, self._auxiliary = model, config, target, auxiliary
         self._compiled = _compiled(self._whole) if torch_compile else self._whole
 
+    @property
+    def clip(self) -> tuple[float, float]:
+        """The range of the ratio in the policy loss of PPO."""
+        return losses.clip_range(self.config.ppo_clip_ratio, self.config.ppo_clip_low)
+
     @torch.no_grad()
     def gae_targets(self, batch: Batch) -> Targets | None:
         """Targets of a whole dataset under GAE; None with V-trace, which computes them per minibatch."""
@@ -189,7 +194,7 @@ class LossFunction:
             policy = losses.pg_loss(log_prob=outputs.log_prob, advantages=constants.normalized, valid=valid)
         else:
             policy = losses.ppo_clip_loss(
-                log_ratios=surrogate, advantages=constants.normalized, valid=valid, clip_ratio=config.ppo_clip_ratio
+                log_ratios=surrogate, advantages=constants.normalized, valid=valid, clip=self.clip
             )
         # Value loss (PPO, eq. 9, squared error), of normalized values if returns are normalized.
         values = outputs.unrolled.values[: valid.shape[0]]

@@ -66,10 +66,11 @@ class LossTerms(NamedTuple):
 
 
 @torch.no_grad()
-def statistics_of(cells: LossTerms, clip_ratio: float, auxiliary: Tensor) -> Tensor:
+def statistics_of(cells: LossTerms, clip: tuple[float, float], auxiliary: Tensor) -> Tensor:
     """[len(NAMES)], in the order of NAMES; without waiting for the device.
 
-    clip_ratio: e of ``ppo_clip_loss``. auxiliary: 0-dim - sum over parts of auxiliary loss times valid steps.
+    clip: range of the ratio, see ``losses.clip_range``. auxiliary: 0-dim - sum over parts of auxiliary loss times
+    valid steps.
     """
     kl = losses.approx_kl(log_ratios=cells.log_ratio)
     averaged = {
@@ -77,7 +78,7 @@ def statistics_of(cells: LossTerms, clip_ratio: float, auxiliary: Tensor) -> Ten
         "value_loss": cells.value_loss,
         "entropy": cells.entropy,
         "kl": kl,
-        "clip_fraction": losses.outside_clip(log_ratios=cells.surrogate, clip_ratio=clip_ratio),
+        "clip_fraction": losses.outside_clip(log_ratios=cells.surrogate, clip=clip),
         "ratio_mean": cells.surrogate.exp(),
         "value_mean": cells.value,
         "reward_clipped": cells.reward_clipped.to(kl.dtype),

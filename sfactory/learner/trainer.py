@@ -263,4 +263,4 @@ class Trainer:
         if first and minibatch.targets is None:
             # V-trace has its targets per minibatch; those of every step are observed once.
             self.model.value_head.observe(cells.target, cells.fresh & applied.taken)
-        return row_of(batch, statistics_of(cells, self.algo.ppo_clip_ratio, auxiliary), applied)
+        return row_of(batch, statistics_of(cells, self.loss.clip, auxiliary), applied)

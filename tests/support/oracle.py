@@ -55,7 +55,7 @@ def expected(model: ActorCritic, batch: Batch, config: AlgoConfig, target: Actor
     scaled = advantages
     if config.normalize_advantages:
         scaled = (advantages - advantages[valid].mean()) / (advantages[valid].std() + 1e-6)
-    low, high = 1.0 / (1.0 + config.ppo_clip_ratio), 1.0 + config.ppo_clip_ratio
+    low, high = config.ppo_clip_low or 1.0 / (1.0 + config.ppo_clip_ratio), 1.0 + config.ppo_clip_ratio
     if config.policy_loss == "pg":
         policy = -present.log_prob * scaled
     else:

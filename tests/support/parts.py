@@ -194,7 +194,7 @@ def loss_of(
     minibatch, exploration, kl = Minibatch(batch, targets), config.exploration_loss_coeff, config.kl_loss_coeff
     parts = list(objective.parts(minibatch, microbatch_size, exploration=exploration, kl=kl or None))
     cells = LossTerms.joined([part.cells for part in parts])
-    statistics = statistics_of(cells, config.ppo_clip_ratio, torch.stack([part.auxiliary for part in parts]).sum())
+    statistics = statistics_of(cells, objective.clip, torch.stack([part.auxiliary for part in parts]).sum())
     total = torch.stack([part.loss for part in parts]).sum()
     return Loss(total, len(parts), dict(zip(NAMES, statistics.tolist(), strict=True)), cells.target)
 

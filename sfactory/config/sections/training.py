@@ -161,6 +161,9 @@ class AlgoConfig:
     ppo_clip_ratio: float = flag(
         0.1, "the ratio is clipped to [1/(1+e), 1+e] with this e", gt=0, mutable=Mutable(0.01, 1.0, on="with_pbt")
     )
+    ppo_clip_low: float = flag(
+        0.0, "the lower end of that range, which is 1-e in other libraries; 0: 1/(1+e)", ge=0, lt=1
+    )
     ppo_clip_value: float = flag(
         1.0,
         "value clip around the behavior value, in the network's unit; 0 is off",

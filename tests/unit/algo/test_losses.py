@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sfactory.algo.losses import (
     approx_kl,
+    clip_range,
     impact_log_prob,
     kl_penalty,
     log_ratio,
@@ -35,7 +36,9 @@ def ratios_of(c: Cells) -> Tensor:
 
 
 def clipped_loss(c: Cells) -> Tensor:
-    return ppo_clip_loss(log_ratios=ratios_of(c), advantages=c["advantages"], valid=c["valid"], clip_ratio=CLIP_RATIO)
+    return ppo_clip_loss(
+        log_ratios=ratios_of(c), advantages=c["advantages"], valid=c["valid"], clip=clip_range(CLIP_RATIO)
+    )
 
 
 def clipped_value_loss(c: Cells, clip_value: float | None) -> Tensor:
@@ -128,7 +131,7 @@ def test_clip_range_is_symmetric_in_log_space() -> None:
     log_prob, valid = ratios.log().requires_grad_(), torch.ones_like(ratios, dtype=torch.bool)
 
     logs = log_ratio(log_prob, torch.zeros_like(ratios), valid)
-    loss = ppo_clip_loss(log_ratios=logs, advantages=advantages, valid=valid, clip_ratio=1.0).mean()
+    loss = ppo_clip_loss(log_ratios=logs, advantages=advantages, valid=valid, clip=clip_range(1.0)).mean()
     (gradient,) = torch.autograd.grad(loss, log_prob)
 
     assert loss.item() == pytest.approx(-(-0.51 - 0.5 + 1.99 + 2.0) / 4)
@@ -141,7 +144,7 @@ def test_extreme_ratio_keeps_losses_and_gradients_finite(difference: float) -> N
     valid, advantages = torch.ones(2, 1, dtype=torch.bool), torch.tensor([[-1.0], [1.0]])
 
     logs = log_ratio(extreme, zeros, valid)
-    loss = ppo_clip_loss(log_ratios=logs, advantages=advantages, valid=valid, clip_ratio=0.1).sum()
+    loss = ppo_clip_loss(log_ratios=logs, advantages=advantages, valid=valid, clip=clip_range(0.1)).sum()
     penalty = kl_penalty(log_ratios=logs).sum()
 
     assert math.isfinite(loss.item())
@@ -201,7 +204,7 @@ def test_cells_outside_the_range_of_the_clip_are_marked() -> None:
     ratios = torch.tensor([[0.7, 0.81, 1.24, 1.26, 5.0]])
     valid = torch.tensor([[True, True, True, True, False]])
 
-    outside = outside_clip(log_ratios=log_ratio(ratios.log(), torch.zeros(1, 5), valid), clip_ratio=CLIP_RATIO)
+    outside = outside_clip(log_ratios=log_ratio(ratios.log(), torch.zeros(1, 5), valid), clip=clip_range(CLIP_RATIO))
 
     assert outside.tolist() == [[1.0, 0.0, 0.0, 1.0, 0.0]]
 

@@ -12,7 +12,6 @@ from tests.support.gpu import made_up_batch
 from tests.support.long import LONG
 from tests.support.updates import CASES, Case, learner_of, weights_of
 
-
 pytestmark = LONG  # 10 to 30 s for each case
 
 
