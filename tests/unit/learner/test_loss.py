@@ -101,6 +101,7 @@ CASES: list[dict[str, Any]] = [
         for name, value in (("gamma", 0.9), ("with_vtrace", False), ("policy_loss", "pg"))
     ),
     {"with_vtrace": False, "gae_lambda": 0.5},
+    {"ppo_clip_low": 0.8, "ppo_clip_ratio": 0.2},
     {"ppo_clip_value": 0.0, "value_loss_coeff": 3.0, "exploration_loss_coeff": 0.4},
     {"exploration_loss": "symmetric_kl", "exploration_loss_coeff": 2.0, "loss_reduction": "sum"},
     {"kl_loss_coeff": 4.0, "exploration_loss": "none", "exploration_loss_coeff": 100.0},
