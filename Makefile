@@ -13,7 +13,7 @@ EXPERIMENT := cartpole_$(shell date +%Y%m%d_%H%M%S)
 TRAIN_FLAGS :=
 BENCH_FLAGS := --num_workers=2 --num_envs_per_worker=256 --rollout=32 --batch_size=16384 --encoder_mlp_layers 64 64 --device=cpu
 
-.PHONY: help setup train test test-long test-faults check coverage audit format flags bench clean
+.PHONY: help setup train test test-long test-faults check coverage audit format flags site bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -45,11 +45,15 @@ test-long: $(STAMP)  ## run the tests that take minutes (learning, endurance, al
 test-faults: $(STAMP)  ## run the fault tests alone (killed processes, signals)
 	$(PYTEST) -m "not long" tests/faults
 
-check: $(STAMP)  ## formatting, lint, types, architecture
+check: $(STAMP) site  ## formatting, lint, types, architecture, and the site with all its links
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 	$(PY) -m pytest -q tests/architecture
+
+# The variable leaves out a notice on the future of the theme, which is no warning of this build.
+site: $(STAMP)  ## build the documentation site into build/site, with warnings as errors and without a network
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
 
 coverage: $(STAMP)  ## measure which lines of sfactory/ the tests execute, child processes included
 	scripts/coverage.sh

@@ -35,6 +35,8 @@ ONNX = ["onnx>=1.17", "onnxscript>=0.5", "onnxruntime>=1.20"]
 HUB = ["huggingface_hub>=1.0"]
 # What sfactory.plot draws with.
 PLOT = ["matplotlib"]
+# What `make site` builds the pages of docs/ with.
+DOCS = ["mkdocs>=1.6,<2", "mkdocs-material>=9.6", "mkdocstrings[python]>=1"]
 # A search by an outside tuner, see scripts/optuna_search.py.
 OPTUNA = ["optuna>=4"]
 # Before 1.4 Gymnasium's Box2D had to be built, with swig.
@@ -76,7 +78,7 @@ setup(
         "hub": HUB,
         "video": VIDEO,
         "plot": PLOT,
-        "docs": PLOT,
+        "docs": DOCS,
         "wandb": ["wandb>=0.19"],
         "mlflow": ["mlflow>=2.20"],
         "envpool": ["envpool>=1.2"],
@@ -108,6 +110,7 @@ setup(
             *HUB,
             *VIDEO,
             *PLOT,
+            *DOCS,
             "coverage",
             "hypothesis",
             "ipykernel",

@@ -105,8 +105,8 @@ def main() -> int:
     own, flags = split_flags(sys.argv[1:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", type=folder, default=ROOT, help="folder of the other checkout")
-    for when in ("before", "after"):
-        parser.add_argument(f"--flags_{when}", type=shlex.split, default=[], metavar="FLAGS", help="of this side alone")
+    for option in ("--flags_before", "--flags_after"):
+        parser.add_argument(option, type=shlex.split, default=[], metavar="FLAGS", help="of this side alone")
     parser.add_argument("--only", choices=MEASUREMENTS, nargs="+", default=list(BY_DEFAULT))
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=5.0, help="length of each measurement")

@@ -7,7 +7,7 @@
 
 ``collect`` adds the curves of all given runs, one for each seed, under one label (replacing what has that name);
 ``draw`` writes an SVG beside the file. The runs of a label are drawn as one line, their median, in a band from the
-least to the greatest of them. Drawing needs matplotlib: pip install -e '.[docs]'
+least to the greatest of them. Drawing needs matplotlib: pip install -e '.[plot]'
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python scripts/draw_scaling.py docs/performance/scaling.json docs/performance/scaling.svg
 
 On the left throughput over the number of workers, a line for each number of envs; on the right memory, the median over
-these. Drawing needs matplotlib: pip install -e '.[docs]'
+these. Drawing needs matplotlib: pip install -e '.[plot]'
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 Bars are medians, on a logarithmic scale. Behind sampling stands its share of pure simulation, behind full training that
 of the ceiling, which is the dashed line: medians of the shares of each round. Several files must be of one machine, and
-a workload that several of them hold is drawn from the rounds of all. Drawing needs matplotlib: pip install -e '.[docs]'
+a workload that several of them hold is drawn from the rounds of all. Drawing needs matplotlib: pip install -e '.[plot]'
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Helps the scripts that draw: the command line, the figure, the SVG.
 
-It has no command of its own. Drawing needs matplotlib: pip install -e '.[docs]'
+It has no command of its own. Drawing needs matplotlib: pip install -e '.[plot]'
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ reached, on which machine, from which commit; with ``--publish`` they are those 
 after each seed that has ended well. Seeds that are there already, from the same code on the same machine, are not run
 again; those from another are dropped, and named. A line at the end of a row has its bar, the published figure, and
 what docs/results/rows had. ``--page`` writes the table and its charts from the files in docs/results/rows (pip install
--e '.[docs]'). Runs are kept in --train_dir. The page marks the minutes of rows beside other work, which are longer than
+-e '.[plot]'). Runs are kept in --train_dir. The page marks the minutes of rows beside other work, which are longer than
 those of a run that is alone: before and after each seed it is measured how busy the cores are without it, and
 ``--beside`` marks a row in any case. The mark stays until the row's files are removed or dropped.
 """

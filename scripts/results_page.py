@@ -1,6 +1,6 @@
 """What docs/results.md makes of the files of measured rows: the table and its charts.
 
-It has no command of its own: see scripts/reproduce.py. Drawing needs matplotlib: pip install -e '.[docs]'
+It has no command of its own: see scripts/reproduce.py. Drawing needs matplotlib: pip install -e '.[plot]'
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def section(folder: Path) -> str:
         *(f"- `{row.name}`: {row.tried}." for row in ROWS.values() if row.tried),
     ]
     if measured:
-        text += ["", "Measured, with the files of each row in [results/rows](results/rows):", ""]
+        text += ["", "Measured, with the files of each row in [results/rows](results/rows/README.md):", ""]
         text += [f"- {where}: {', '.join(names)}." for where, names in measured.items()]
         for over, label in CHARTS.items():
             text += ["", f"![Curves of all measured rows over {label}](results/rows/{over}.svg)"]
@@ -183,8 +183,9 @@ def beside_sb3(folder: Path, peer: Path) -> list[str]:
         "### Minutes beside Stable-Baselines3",
         "",
         "Stable-Baselines3's PPO with the settings of RL Zoo, on the same machine, alone (`scripts/sb3_rows.py`,",
-        "settings in [results/sb3](results/sb3)). The return is the highest mean of 100 training episodes that every",
-        "seed of both has reached; the minutes are those of training until then, the median of the seeds.",
+        "settings in [results/sb3](results/sb3/README.md)). The return is the highest mean of 100 training",
+        "episodes that every seed of both has reached; the minutes are those of training until then, the median",
+        "of the seeds.",
         "",
         table(head, lines),
     ]

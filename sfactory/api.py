@@ -93,7 +93,8 @@ def train(
     """As ``run``, with flags as arguments: ``sfactory.train(env=MyEnv, encoder=MyEncoder, train_for_seconds=60)``.
 
     env: an id, the name of a family, or a class or function that returns an env; also one of the script or notebook.
-    encoder: see docs/own_agent.md. observers: objects, which stay in this process, or classes.
+    encoder: see docs/own_agent.md.
+    observers: objects, which stay in this process, or classes.
     """
     watching: dict[str, Observer] = {}
     named: list[object] = []

@@ -13,7 +13,7 @@ UNDER_MAIN_GUARD = 'put what the script does under if __name__ == "__main__":'
 
 
 class ExitCode(IntEnum):
-    """Exit codes of every sfactory command (a table with their meanings is in README.md)."""
+    """Exit codes of every sfactory command (a table with their meanings is in docs/usage.md)."""
 
     DONE = 0
     REFUSED = 2  # configuration, environment or resources refused before anything started

@@ -1,33 +1,29 @@
-"""Files, classes, tests, commands and flags that the documents name exist."""
+"""Files, classes, tests, commands and flags that the documents name exist, and their code can be compiled."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+import sfactory
+from sfactory.cli.commands import SUBCOMMANDS
 from sfactory.config.argv import ALGO, CONFIG, PRINT_CONFIG, scan
-from sfactory.config.commands import evaluate_flags, export_flags, page_flags
+from sfactory.config.commands import export_flags, page_flags
 from sfactory.config.enjoy import enjoy_flags
 from sfactory.config.flags import all_flags
-from sfactory.config.launcher import launcher_flags
+from tests.support.pages import MODULES, blocks, commands
 from tests.support.source import ROOT, documents
 
 # `path/file.py`, `path/file.py:Class.method` and `path/test_file.py::test_name`.
 POINTER = re.compile(r"`((?:sfactory|envs|tests|scripts)/[\w./-]+?\.py)(?:::?([A-Za-z_][\w.]*))?`")
-COMMAND = re.compile(r"python (?:-m sfactory\.(\w+)|(scripts/\w+\.py))((?: [^`\n]*)?)")
 LINK = re.compile(r"\]\(([^)#\s:]*)(?:#([^)\s]*))?\)")  # of this repository: others have a colon
-PAGES = ("README", "docs/export", "docs/gpu", "docs/launcher", "docs/performance", "docs/results")
 TRAIN = {CONFIG.name: CONFIG, PRINT_CONFIG.name: PRINT_CONFIG, ALGO.name: ALGO, **all_flags()}
-FLAGS = {
-    "train": TRAIN,
-    "enjoy": enjoy_flags,
-    "evaluate": evaluate_flags,
-    "export": export_flags,
-    "launcher": launcher_flags,
-}
+FLAGS = {MODULES[name]: command.known_flags() for name, command in SUBCOMMANDS.items() if command.flags}
+FLAGS["train"] = TRAIN
+WITH_NAMES = {"report_page", "plot", "match"}  # commands that are given names beside flags
 
 
 def names_in(body: Iterable[ast.stmt]) -> Iterator[tuple[str, list[ast.stmt]]]:
@@ -51,6 +47,12 @@ def defines(tree: ast.Module, symbol: str) -> bool:
     return True
 
 
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    """The syntax tree of a file."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def broken_pointers(texts: Mapping[str, str], root: Path) -> list[str]:
     """Each pointer in ``texts`` (by path) to a missing file or symbol below ``root``, one line each."""
     problems = []
@@ -59,7 +61,7 @@ def broken_pointers(texts: Mapping[str, str], root: Path) -> list[str]:
             target = root / file
             if not target.is_file():
                 problems.append(f"{path}: there is no file {file}")
-            elif symbol and not defines(ast.parse(target.read_text(encoding="utf-8")), symbol):
+            elif symbol and not defines(tree_of(target), symbol):
                 problems.append(f"{path}: {file} defines no {symbol}")
     return problems
 
@@ -86,17 +88,20 @@ def anchors(text: str) -> set[str]:
 def broken_commands(text: str) -> list[str]:
     """Problems of all commands in ``text``: unknown flags and missing scripts, one line each."""
     problems = []
-    text = re.sub(r"\$seed|SEED", "1", re.sub(r"\\\n\s*", "", text))
-    for module, script, arguments in COMMAND.findall(text):
-        words = [word for word in shlex.split(arguments, comments=True) if not word.startswith("$")]
-        if module in FLAGS:
-            given = [word for word in words if word not in ("--help", "--name=value", "...")]
-            found = scan(given, FLAGS[module]).problems if given else []
+    for name, words in commands(text):
+        before = words[: words.index("--") if "--" in words else None]
+        flags = [word.partition("=")[0] for word in before if word.startswith("--")]
+        if name in WITH_NAMES:
+            problems += [f"{name} takes no {flag}" for flag in flags if flag[2:] not in FLAGS[name]]
+        elif name in FLAGS:
+            given = [word for word in words if word not in ("--help", "--name=value")]
+            found = scan(given, FLAGS[name]).problems if given else []
             problems += [problem for problem in found if "required" not in problem]
-        elif script:
-            code = (ROOT / script).read_text(encoding="utf-8") if (ROOT / script).is_file() else ""
-            names = [word.partition("=")[0] for word in words[: words.index("--") if "--" in words else None]]
-            problems += [f"{script} takes no {name}" for name in names if name[:2] == "--" and f'"{name}"' not in code]
+        elif name.startswith("scripts/"):
+            code = (ROOT / name).read_text(encoding="utf-8") if (ROOT / name).is_file() else ""
+            problems += [f"{name} takes no {flag}" for flag in flags if f'"{flag}"' not in code]
+        elif name not in MODULES.values():
+            problems.append(f"there is no command {name}")
     return problems
 
 
@@ -109,16 +114,30 @@ def test_links_of_documents_lead_to_files_and_headings() -> None:
 
 
 def test_commands_of_documents_are_valid() -> None:
-    problems = {path: broken_commands(text) for path, text in documents().items() if path.startswith(PAGES)}
+    problems = {path: broken_commands(text) for path, text in documents().items()}
 
     assert {path: found for path, found in problems.items() if found} == {}
 
 
-def test_flags_named_in_the_readme_exist() -> None:
-    named = set(re.findall(r"`--([a-z]\w*)", (ROOT / "README.md").read_text(encoding="utf-8")))
+def test_code_of_documents_can_be_compiled() -> None:
+    for path, text in documents().items():
+        for number, block in enumerate(blocks(text, "python"), 1):
+            compile(block, f"{path}, block {number}", "exec")
+
+
+def test_every_public_name_is_on_the_page_of_the_api() -> None:
+    shown = re.findall(r"^::: [\w.]+\.(\w+)$", (ROOT / "docs/api.md").read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert set(sfactory.__all__) - {"__version__"} - set(shown) == set()
+
+
+def test_readme_is_short_and_flags_that_it_or_the_page_on_usage_names_exist() -> None:
+    readme, usage = (documents()[path] for path in ("README.md", "docs/usage.md"))
+    named = set(re.findall(r"`--([a-z]\w*)", readme + usage))
 
     others = enjoy_flags.keys() | export_flags.keys() | page_flags.keys()
     assert named - {"help", "name"} - TRAIN.keys() - others == set()
+    assert len(readme.splitlines()) <= 150
 
 
 def test_broken_pointers_and_commands_are_found(tmp_path: Path) -> None:
@@ -133,3 +152,6 @@ def test_broken_pointers_and_commands_are_found(tmp_path: Path) -> None:
     assert broken_links({"good.md": "[a](page.md#one-a_b-two) [b](https://a.org/#x)"}, tmp_path) == []
     assert len(broken_links({"bad.md": "[a](page.md#none) [b](absent.md)"}, tmp_path)) == 2
     assert len(broken_commands("`python -m sfactory.train --gama=1` `python scripts/bench.py --no-such`")) == 2
+    assert (
+        len(broken_commands("`sfactory trian`\n```\nsfactory train --gama=1\nsfactory report RUN --opt=1\n```\n")) == 3
+    )
