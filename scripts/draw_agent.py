@@ -1,7 +1,7 @@
 """The moving picture of README.md: an agent at milestones of its training, beside its learning curve.
 
-    python -m sfactory.train --env=LunarLander-v3 --train_for_env_steps=1000000 --experiment=lander --seed=1 \
-        --save_milestones_sec=4
+    python -m sfactory.train --env=LunarLander-v3 --train_for_env_steps=400000 --experiment=lander --seed=1 \
+        --save_milestones_sec=2 --experiment_summaries_interval=1
     python scripts/draw_agent.py train_dir/lander docs/agent.gif
 
 Of each policy it shows, of five greedy episodes, the one whose return is in the middle.

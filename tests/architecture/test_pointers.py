@@ -14,7 +14,7 @@ from sfactory.config.argv import ALGO, CONFIG, PRINT_CONFIG, scan
 from sfactory.config.commands import export_flags, page_flags
 from sfactory.config.enjoy import enjoy_flags
 from sfactory.config.flags import all_flags
-from tests.support.pages import MODULES, blocks, commands
+from tests.support.markdown import MODULES, blocks, commands
 from tests.support.source import ROOT, documents
 
 # `path/file.py`, `path/file.py:Class.method` and `path/test_file.py::test_name`.

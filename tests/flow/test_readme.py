@@ -10,7 +10,7 @@ import pytest
 
 from sfactory.config.resolve import read_command_line
 from sfactory.errors import ConfigError
-from tests.support.pages import blocks, commands
+from tests.support.markdown import blocks, commands
 from tests.support.source import documents
 
 # Flags that print, code that the reader brings, names that stand for others.
