@@ -20,8 +20,8 @@ ROOT = Path(__file__).resolve().parents[1]
 AT_ROOT = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 DOCUMENTS = {page: document for document, page in AT_ROOT.items()}
 LINK = re.compile(r"(?<=\]\()([^)#\s:]+)(?=[)#])")
-# "name: what it is" or "one, two: what they are" at the start of a line of a docstring, with the lines indented below.
-ITEM = re.compile(r"^(\w+(?:, \w+)*): ", re.MULTILINE)
+# "name: what it is" or "one, two: what they are" where a line or sentence of a docstring begins.
+ITEM = re.compile(r"(?:^|(?<=\. ))([a-z]\w*(?:, \w+)*): ", re.MULTILINE)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -45,15 +45,9 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 
 class Lists(Extension):
-    """Shows what docstrings say of single names, one a line, as a list."""
+    """Shows what docstrings say of single names as a list."""
 
     def on_object(self, *, obj: Any, **_: Any) -> None:
         """Of every class and function."""
         if obj.docstring is not None:
-            obj.docstring.value = with_lists(obj.docstring.value)
-
-
-def with_lists(text: str) -> str:
-    """The docstring with a list item for each line that begins with a name and a colon."""
-    parts = re.split(r"(\n\s*\n)", text)  # paragraphs, and what is between them
-    return "".join(ITEM.sub(r"\n- `\1`: ", part) if ITEM.search(part) else part for part in parts)
+            obj.docstring.value = ITEM.sub(r"\n\n- `\1`: ", obj.docstring.value)
