@@ -16,6 +16,7 @@ from sfactory.shared.timing_stats import Timings
 from tests.support.parts import random_batch, tiny_model, trainer_for
 
 SHAPE = (7, 5)
+CLIP = (0.8, 1.2)
 NUMBERS = LossTerms._fields[:8]
 
 
@@ -29,7 +30,7 @@ def cells_of(garbage: float = 0.0) -> LossTerms:
 
 
 def statistics(cells: LossTerms) -> dict[str, float]:
-    return dict(zip(NAMES, statistics_of(cells, 0.2, torch.zeros(())).tolist(), strict=True))
+    return dict(zip(NAMES, statistics_of(cells, CLIP, torch.zeros(())).tolist(), strict=True))
 
 
 def test_every_statistic_of_the_list_is_reported() -> None:
