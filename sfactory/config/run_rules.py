@@ -218,6 +218,7 @@ SAMPLING_RULES = (
     ),
     needs("continuous_distribution", "normalize_actions", "the tanh of an action is between -1 and 1"),
     needs("normalize_input_keys", "normalize_input", "has no effect with --normalize_input=False"),
+    needs("normalize_input_clip", "normalize_input", "has no effect with --normalize_input=False"),
     refuse(
         ("obs_resize",),
         lambda config: len(config.wrappers.obs_resize) not in (0, 2),

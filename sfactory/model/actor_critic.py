@@ -192,7 +192,9 @@ class ActorCritic(nn.Module):
         # Those of the critic alone come last, so that the actor's have the same names without them.
         ordered = sorted(spec.obs, key=lambda leaf: leaf[1].sole_reader == "critic")
         numbers = tuple((path, leaf) for path, leaf in ordered if leaf.is_number)
-        self.obs_normalizer = ObsNormalizer(numbers, keys) if config.normalize_input else None
+        self.obs_normalizer = (
+            ObsNormalizer(numbers, keys, config.normalize_input_clip) if config.normalize_input else None
+        )
         normalized = frozenset(() if self.obs_normalizer is None else self.obs_normalizer.keys)
         self.noise: torch.Generator | None = None  # draws actions in ``act``; None: torch's global one
         self.critic_tower: Tower | None = None

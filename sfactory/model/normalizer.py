@@ -131,12 +131,14 @@ class UnknownKeys(ValueError):
 
 
 class ObsNormalizer(nn.Module):
-    """A RunningNormalizer for each leaf in ``keys`` (None: all); others pass unchanged. May raise UnknownKeys.
+    """A RunningNormalizer that clips at ``clip`` for each leaf in ``keys`` (None: all). May raise UnknownKeys.
 
     All entities of a set share their statistics, of those that are present (see ``present``).
     """
 
-    def __init__(self, obs: tuple[tuple[str, TensorSpec], ...], keys: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, obs: tuple[tuple[str, TensorSpec], ...], keys: Sequence[str] | None = None, clip: float = CLIP
+    ) -> None:
         super().__init__()
         self._sets = frozenset(path for path, spec in obs if spec.layout == "entities")
         shapes = {path: spec.shape[1:] if path in self._sets else spec.shape for path, spec in obs}
@@ -145,7 +147,7 @@ class ObsNormalizer(nn.Module):
             raise UnknownKeys(f"no observation {', '.join(map(repr, unknown))} to normalize: there are {list(shapes)}")
         self.keys = tuple(path for path in shapes if keys is None or path in keys)
         # A list, in the order of the spec: paths may hold characters that names of modules may not.
-        self.by_key = {path: RunningNormalizer(shapes[path]) for path in self.keys}
+        self.by_key = {path: RunningNormalizer(shapes[path], clip) for path in self.keys}
         self.normalizers = nn.ModuleList(self.by_key.values())
 
     def forward(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -95,6 +95,9 @@ class ModelConfig:
     )
     normalize_input: bool = flag(True, "scale observations to mean 0 and deviation 1 by their running statistics")
     normalize_input_keys: tuple[str, ...] = flag((), "keys of the observations to normalize; empty: all")
+    normalize_input_clip: float = flag(
+        5.0, "normalized observations are clipped to this many deviations; other libraries have 10", gt=0
+    )
     normalize_returns: bool = flag(
         True, "the value function predicts returns normalized to mean 0 and deviation 1 (with V-trace, too)"
     )
