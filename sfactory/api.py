@@ -171,11 +171,12 @@ def sampler(
     given = {**{name: value for name, value in {"env": env, "encoder": encoder}.items() if value}, **flags}
     own = {"restart_behavior": "restart", "num_batches_per_epoch": 1}  # no run is resumed; a batch has batch_size steps
     resolved = read_command_line(words_of({**own, **given}))
-    with importing_torch(f"sampling {resolved.config.run.env}"):
+    report = resolved.config.report
+    with importing_torch("" if report.quiet else f"sampling {resolved.config.run.env}"):
         from sfactory.process.spawn import Spawner
         from sfactory.runner.session import Session
     with _open_streams(), _restored_process():
-        spawner = Spawner(objects_of_program(values_of(resolved.config).values()))
+        spawner = Spawner(objects_of_program(values_of(resolved.config).values()), report.printed_level)
         spawner.open()
         unused = Interrupts()
         try:
@@ -196,7 +197,8 @@ def _checked_run(
         if resolved.config.benchmark.benchmark:
             raise ConfigError(["--benchmark=True: sfactory.run trains; python -m sfactory.train measures"])
         # Only now, so that a mistyped flag is reported before, and the environment variables are set.
-        with importing_torch(f"starting {resolved.config.run.env}"):
+        quiet = resolved.config.report.quiet
+        with importing_torch("" if quiet else f"starting {resolved.config.run.env}"):
             from sfactory.runner.session import Session  # noqa: F401
 
         interrupts = Interrupts()
@@ -218,7 +220,7 @@ def _run(
     started_at, config = now(), resolved.config
     run_dir = (Path(config.run.train_dir) / config.run.experiment).absolute()
     try:
-        spawner = Spawner(objects_of_program(values_of(config).values()))
+        spawner = Spawner(objects_of_program(values_of(config).values()), config.report.printed_level)
         spawner.open()
         outcome = Session(resolved, arguments, spawner, interrupts, started_at).train(watching)
     except Interrupted:  # before the run's directory was looked at

@@ -45,15 +45,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         with importing_torch("" if report.quiet else f"starting {resolved.config.run.env}"):
             from sfactory.process.spawn import Spawner
 
-            spawner = Spawner()
+            spawner = Spawner(printed_level=report.printed_level)
             spawner.open()
             from sfactory.runner.session import Session
 
-        logging.basicConfig(
-            level=logging.WARNING if report.quiet else report.level,
-            format="[%(asctime)s] %(message)s",
-            datefmt="%H:%M:%S",
-        )
+        logging.basicConfig(level=report.printed_level, format="[%(asctime)s] %(message)s", datefmt="%H:%M:%S")
         session = Session(resolved, arguments, spawner, command.interrupts, _STARTED_AT)
         if resolved.config.benchmark.benchmark:
             show_result(session.benchmark().to_dict())

@@ -55,7 +55,7 @@ _F_SETSIG = 10  # fcntl.F_SETSIG is missing from Python's fcntl
 class ChildSpec:
     """What every child gets: its name, the boards it writes to, its niceness, where it writes its stacks.
 
-    log_path: the file it logs to, beside stderr. log_level: of the least severe messages, as in logging.
+    log_path: the file it logs to, beside stderr. log_level: of the least severe messages there, as in logging.
     """
 
     name: str
@@ -70,9 +70,8 @@ class ChildSpec:
 def child_main(spec: ChildSpec, role: Callable[..., None], *given: Any) -> None:
     """Entry point of a child: set the process up, then run ``role(*given, row)``. Does not return."""
     prepare_process(spec.name, spec.stack)
-    logging.getLogger().setLevel(spec.log_level)
     if spec.log_path is not None:
-        _log_to(spec.log_path, spec.name)
+        _log_to(spec.log_path, spec.log_level, spec.name)
     row = spec.status.row(spec.name)
     row.start()
     code = int(ExitCode.DONE)
@@ -106,7 +105,7 @@ def prepare_process(name: str, stack: StackDump | None = None) -> None:
     faulthandler.enable(unblocked(2))  # otherwise a crash would wait for the reader of its stacks
     if stack is not None:
         stack.answer()
-    logging.basicConfig(level=logging.INFO, format=f"[%(asctime)s] {name}: %(message)s", datefmt="%H:%M:%S")
+    logging.basicConfig(format=f"[%(asctime)s] {name}: %(message)s", datefmt="%H:%M:%S")
 
 
 class _LogFile(logging.StreamHandler[TextIO]):
@@ -116,12 +115,17 @@ class _LogFile(logging.StreamHandler[TextIO]):
         """Ignore the error: the line is on stderr, too."""
 
 
-def _log_to(path: Path, name: str) -> None:
+def _log_to(path: Path, level: int, name: str) -> None:
+    """Log to a file, too: messages of ``level``, while the level of the root logger goes on to choose what is printed.
+    """
     with contextlib.suppress(OSError):
-        handler = _LogFile(open_log(path))
+        handler, root = _LogFile(open_log(path)), logging.getLogger()
         form = f"[%(asctime)s] %(levelname)s: {name}: %(message)s"
         handler.setFormatter(logging.Formatter(form, datefmt="%Y-%m-%d %H:%M:%S"))
-        logging.getLogger().addHandler(handler)
+        for printing in root.handlers:
+            printing.setLevel(root.level)
+        root.setLevel(level)
+        root.addHandler(handler)
 
 
 def leave(code: int) -> None:
@@ -161,12 +165,14 @@ class Spawner:
     _watcher: int | None = None
     _is_lost = False
 
-    def __init__(self, program: Mapping[str, object] | None = None) -> None:
+    def __init__(self, program: Mapping[str, object] | None = None, printed_level: int = logging.INFO) -> None:
         """program: classes and functions by name that the program has and children cannot import: of a notebook.
+        printed_level: of the least severe messages that children print, as in logging.
 
         Raises ConfigError if they cannot be sent to other processes.
         """
         self._program = _sendable(program) if program else None
+        self._printed_level = printed_level
         self._context: ForkServerContext = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(_PRELOAD)
 
@@ -235,9 +241,8 @@ class Spawner:
         """Start a child that runs ``target(*given)``; raises ResourceError if it cannot be started."""
         with _starting(name):
             self._start_server()  # without a watcher, multiprocessing would start one that has ended
-            if self._program is not None:
-                target, given = _with_program, (self._program, target, *given)
-            process = self._context.Process(target=target, args=given, name=name)
+            args = self._program, self._printed_level, target, *given
+            process = self._context.Process(target=_begin, args=args, name=name)
             process.start()
             return process
 
@@ -281,9 +286,11 @@ def _sendable(program: Mapping[str, object]) -> Any:
     return sent
 
 
-def _with_program(program: Any, target: Callable[..., None], *given: Any) -> None:
-    """First lines of a child of a program without a file: ``__main__:name`` leads to what that has defined."""
-    vars(sys.modules["__main__"]).update(program.fn)
+def _begin(program: Any, printed_level: int, target: Callable[..., None], *given: Any) -> None:
+    """First lines of a child. In one of a program without a file ``__main__:name`` leads to what that has defined."""
+    if program is not None:
+        vars(sys.modules["__main__"]).update(program.fn)
+    logging.getLogger().setLevel(printed_level)
     target(*given)
 
 

@@ -77,6 +77,11 @@ class ReportConfig:
         """log_level as the module logging counts it."""
         return logging.getLevelNamesMapping()[self.log_level.upper()]
 
+    @property
+    def printed_level(self) -> int:
+        """Of the least severe messages that are printed, which with ``quiet`` are fewer than those logged."""
+        return max(self.level, logging.WARNING) if self.quiet else self.level
+
 
 @dataclass(frozen=True)
 class CheckpointConfig:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
+import logging
 import os
 import signal
 import subprocess
@@ -15,8 +17,9 @@ import pytest
 from sfactory.errors import ResourceError
 from sfactory.process import spawn
 from sfactory.process.orphans import adopt_orphans, children_of
-from sfactory.process.spawn import Spawner
+from sfactory.process.spawn import ChildSpec, Spawner, child_main
 from sfactory.process.stack_dump import is_alive
+from sfactory.shared.status import FailureBoard, StatusBoard, StatusRow
 from tests.support.processes import eventually
 
 WITHIN_S = 60.0
@@ -52,6 +55,39 @@ def test_what_an_env_leaves_behind_as_the_server_ends_is_ended_before_another_on
     assert not is_alive(program)
     assert not is_alive(watcher)
     assert Spawner._watcher != watcher
+
+
+def talk(printed: Path, spec: ChildSpec) -> None:
+    os.dup2(os.open(printed, os.O_WRONLY | os.O_CREAT), 2)
+    child_main(spec, say_news)
+
+
+def say_news(_row: StatusRow) -> None:
+    logging.info("news")
+    logging.warning("trouble")
+
+
+@pytest.mark.parametrize(
+    ("printed_level", "to_file", "printed", "logged"),
+    [
+        (logging.INFO, False, ["news", "trouble"], []),
+        (logging.WARNING, False, ["trouble"], []),
+        (logging.WARNING, True, ["trouble"], ["news", "trouble"]),
+    ],
+)
+def test_a_child_prints_messages_of_the_level_that_main_prints_and_logs_all(
+    tmp_path: Path, printed_level: int, to_file: bool, printed: list[str], logged: list[str]
+) -> None:
+    spawner, shown, log = Spawner(printed_level=printed_level), tmp_path / "shown", tmp_path / "log"
+    spawner.open()
+    spec = ChildSpec("sf-actor-0", StatusBoard(["sf-actor-0"]), FailureBoard(["sf-actor-0"]), 0)
+
+    process = spawner.start("sf-actor-0", talk, shown, dataclasses.replace(spec, log_path=log if to_file else None))
+    process.join(WITHIN_S)
+
+    assert process.exitcode == 0
+    assert [line.split()[-1] for line in shown.read_text().splitlines()] == printed
+    assert [line.split()[-1] for line in (log.read_text() if to_file else "").splitlines()] == logged
 
 
 @pytest.mark.parametrize(
