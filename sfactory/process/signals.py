@@ -165,7 +165,7 @@ def signals_held_back(awaited: str = "") -> Iterator[None]:
 
     def hear(signum: int, frame: FrameType | None) -> None:
         if awaited and signum not in heard:
-            say_at_once(f"{signal.Signals(signum).name} is handled when {awaited}")
+            say_at_once(f"{signal.Signals(signum).name} is handled when {awaited}\n")
         heard.append(signum)
 
     found = {signum: signal.getsignal(signum) for signum in _not_ignored()}

@@ -116,8 +116,7 @@ class _LogFile(logging.StreamHandler[TextIO]):
 
 
 def _log_to(path: Path, level: int, name: str) -> None:
-    """Log to a file, too: messages of ``level``, while the level of the root logger goes on to choose what is printed.
-    """
+    """Log to a file, too: messages of ``level``, while the level of the root logger goes on to choose what is printed."""
     with contextlib.suppress(OSError):
         handler, root = _LogFile(open_log(path)), logging.getLogger()
         form = f"[%(asctime)s] %(levelname)s: {name}: %(message)s"

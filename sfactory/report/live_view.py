@@ -1,8 +1,8 @@
 """Draws the state of a run into the last rows of a terminal, while messages scroll above them.
 
 NOTE [Rows of the view]: the rows lie below the terminal's scrolling region. So what children, envs and libraries print
-scrolls as ever, and neither disturbs the view nor is erased by it. The cursor stays in the region. After an abrupt end
-of main, the watcher gives the terminal its rows back.
+scrolls as ever, and neither disturbs the view nor is erased by it. The cursor stays in the region. Before Ctrl-Z stops
+main it gives the terminal its rows back, and after an abrupt end of main the watcher does.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
 from typing import TextIO
 
 from sfactory.process.command import number
 from sfactory.report.progress import Progress, duration
+from sfactory.system.streams import say_at_once
 
 HEIGHT = 15  # rows, always: a region that changes its size would move what stands in it
 _LEAST_COLUMNS, _LEAST_ROWS = 60, HEIGHT + 6
@@ -55,7 +58,7 @@ class Sparkline:
 
 
 class LiveView:
-    """The last rows of a terminal. ``show`` draws them, ``close`` gives them back."""
+    """The last rows of a terminal. ``show`` draws them, ``close`` gives them back. For the main thread."""
 
     def __init__(self, stream: TextIO, title: str, on_open: Callable[[bool], None] = lambda is_open: None) -> None:
         """on_open: called with True before it keeps rows of the terminal, with False once it has given them back."""
@@ -85,22 +88,42 @@ class LiveView:
             text += f"\x1b[{first + 1 + row};1H\x1b[2K {self._style(f'{label:<{_LABEL}}', _DIM)}"
             text += self._style(content, style) if style else content
         self._write(f"{_SAVE}{text}{_RESTORE}")
+        if self._size is None:  # Ctrl-Z came while this was written
+            self._size = size
+            self.close()
         return True
 
     def close(self) -> None:
         """Clear the rows, and let the whole terminal scroll again."""
-        size, self._size = self._size, None
-        if size is not None:
+        self._give_back(self._write)
+
+    def _give_back(self, write: Callable[[str], object]) -> None:
+        size = self._size
+        if size is None:
+            return
+        try:
             # In the order of the rows: setting the region moves the cursor.
-            self._write(f"{_SAVE}{_WHOLE}\x1b[{size.lines - HEIGHT + 1};1H\x1b[J{_RESTORE}")
+            write(f"{_SAVE}{_WHOLE}\x1b[{size.lines - HEIGHT + 1};1H\x1b[J{_RESTORE}")
+        finally:
+            self._size = None
+            if signal.getsignal(signal.SIGTSTP) == self._stop:
+                signal.signal(signal.SIGTSTP, signal.SIG_DFL)
             self._on_open(False)
+
+    def _stop(self, signum: int, frame: FrameType | None) -> None:
+        """Handle Ctrl-Z: give the rows back, and stop as without a view. The next ``show`` begins again."""
+        self._give_back(lambda text: say_at_once(text, self._stream.fileno()))  # this may interrupt a write
+        signal.signal(signum, signal.SIG_DFL)
+        signal.raise_signal(signum)
 
     def _begin(self, size: os.terminal_size) -> None:
         """Free the last rows of what stands there, and set the region to the others."""
         above = size.lines - HEIGHT
         self._on_open(True)
-        self._write("\n" * HEIGHT + f"\x1b[{HEIGHT}A{_SAVE}\x1b[1;{above}r{_RESTORE}")
         self._size = size
+        if signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
+            signal.signal(signal.SIGTSTP, self._stop)
+        self._write("\n" * HEIGHT + f"\x1b[{HEIGHT}A{_SAVE}\x1b[1;{above}r{_RESTORE}")
 
     def _write(self, text: str) -> None:
         # One write for all: another process may print at any time.

@@ -67,12 +67,12 @@ def unblocked(number: int) -> int:
     return os.dup(number)
 
 
-def say_at_once(line: str) -> None:
-    """Write a line to stderr out of the handler of a signal: past Python's buffer, and without waiting for a reader."""
+def say_at_once(text: str, number: int = 2) -> None:
+    """Write to a descriptor out of the handler of a signal: past Python's buffer, and without waiting for a reader."""
     with contextlib.suppress(OSError):
-        fd = unblocked(2)
+        fd = unblocked(number)
         try:
-            os.write(fd, f"{line}\n".encode())
+            os.write(fd, text.encode())
         finally:
             os.close(fd)
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import shlex
 import subprocess
 import sys
+import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from scripts.proc import PROC, stat_of
+from sfactory.process.stack_dump import is_stopped
 from sfactory.report.live_view import HEIGHT
+from tests.support.processes import eventually
 from tests.support.terminal import COLUMNS, Terminal
 
 FLAGS = ("--env=CartPole-v1", "--experiment=seen", "--num_workers=1", "--with_tensorboard=False")
@@ -54,6 +61,50 @@ def test_a_run_on_a_terminal_is_seen_live_and_ends_with_a_readable_summary(tmp_p
     assert text[result + 1].split() == ["status", "done"]
     assert any(row.split()[:2] == ["env", "steps"] for row in text[result:])
     assert (tmp_path / "train_dir" / "seen" / "summary.json").is_file()
+    terminal.close()
+
+
+def run_of(session: int) -> list[int]:
+    """The processes of the run that was started in the session: all but the watcher and Python's own."""
+    found = []
+    for folder in PROC.glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has just ended
+            stat = stat_of(int(folder.name))
+            if stat.session == session and stat.name.startswith("sf-"):
+                found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.long
+def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again(tmp_path: Path) -> None:
+    terminal = Terminal()
+    shell = subprocess.Popen(
+        ["bash", "--norc", "--noprofile", "-i"],
+        stdin=terminal.fd,
+        stdout=terminal.fd,
+        stderr=terminal.fd,
+        cwd=tmp_path,
+        env={**os.environ, "TERM": "xterm"},
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+
+    def until(what: Callable[[list[str]], bool]) -> None:
+        assert eventually(lambda: what(terminal.rows(0.2)), 120.0), terminal.rows()
+
+    terminal.type(shlex.join([sys.executable, "-m", "sfactory", "train", *FLAGS]) + "\n")
+    for _ in range(2):
+        until(lambda rows: terminal.region() is not None and any("env steps" in row for row in rows))
+
+        terminal.type("\x1a")
+        until(lambda rows: terminal.region() is None)
+        assert eventually(lambda: all(map(is_stopped, run_of(shell.pid))), 10.0)
+        assert len(run_of(shell.pid)) >= 3
+        terminal.type("fg\n")
+    terminal.type("\x03")
+    until(lambda rows: any("RESULT interrupted" in row for row in rows))
+    terminal.type("exit\n")
+    shell.wait(30.0)
     terminal.close()
 
 

@@ -31,6 +31,10 @@ class Terminal:
         """Change the size that the terminal claims to have."""
         termios.tcsetwinsize(self.fd, (rows, columns))
 
+    def type(self, keys: str) -> None:
+        """Send what a user types."""
+        os.write(self._reader, keys.encode())
+
     def print(self, text: str) -> None:
         """Print as another process does."""
         os.write(self.fd, text.encode())

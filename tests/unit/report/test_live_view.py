@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -132,6 +133,31 @@ def test_the_view_follows_the_size_and_leaves_a_small_terminal_alone(terminal: T
     assert any("env_steps=" in row for row in rows)
     assert not any("cartpole" in row for row in rows)
     assert any("still here" in row for row in rows)
+
+
+@pytest.mark.parametrize("before", [signal.SIG_DFL, signal.SIG_IGN])
+def test_ctrl_z_gives_the_terminal_back_until_the_run_goes_on(before: signal.Handlers, terminal: Terminal) -> None:
+    console, stops, found = console_on(terminal), list[object](), signal.signal(signal.SIGTSTP, before)
+
+    def stop(signum: int) -> None:  # a test that stops itself would never go on
+        terminal.rows()
+        stops.append((signal.getsignal(signum), terminal.region()))
+
+    try:
+        console.show(FULL)
+        with pytest.MonkeyPatch.context() as patch:
+            handler = signal.getsignal(signal.SIGTSTP)
+            patch.setattr(signal, "raise_signal", stop)
+            if callable(handler):
+                handler(signal.SIGTSTP, None)
+        console.show(FULL)
+        terminal.rows()
+        assert terminal.region() == (0, ROWS - HEIGHT - 1)
+        console.close()
+        assert signal.getsignal(signal.SIGTSTP) == before
+    finally:
+        signal.signal(signal.SIGTSTP, found)
+    assert stops == ([(signal.SIG_DFL, None)] if before == signal.SIG_DFL else [])
 
 
 @pytest.mark.parametrize(("rows", "columns", "term"), [(24, 0, "xterm"), (24, 40, "xterm"), (24, 80, "dumb")])
