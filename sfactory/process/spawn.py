@@ -43,7 +43,7 @@ from sfactory.errors import (
 from sfactory.process.orphans import OFTEN_S, adopt_orphans, children_of, send
 from sfactory.process.signals import leave_signals_to_main, set_process_name, signals_held_back
 from sfactory.process.stack_dump import StackDump, is_alive
-from sfactory.process.watcher import ENVS_IN_MAIN, LOOK, MAIN, NO_ENVS_IN_MAIN, SOCKET_DIR, VIEW_CLOSED, VIEW_OPEN
+from sfactory.process.watcher import END, ENVS_IN_MAIN, LOOK, MAIN, NO_ENVS_IN_MAIN, SOCKET_DIR, VIEW_CLOSED, VIEW_OPEN
 from sfactory.shared.status import FailureBoard, StatusBoard
 from sfactory.system.resources import raise_file_limit, require_imports
 from sfactory.system.streams import open_standard_streams, unblocked
@@ -116,7 +116,7 @@ class _LogFile(logging.StreamHandler[TextIO]):
 
 
 def _log_to(path: Path, level: int, name: str) -> None:
-    """Log to a file, too: messages of ``level``, while the level of the root logger goes on to choose what is printed."""
+    """Log messages of ``level`` to a file, too; the level of the root logger goes on to choose what is printed."""
     with contextlib.suppress(OSError):
         handler, root = _LogFile(open_log(path)), logging.getLogger()
         form = f"[%(asctime)s] %(levelname)s: {name}: %(message)s"
@@ -201,7 +201,7 @@ class Spawner:
         """Start the server and its watcher if they do not run, or have ended."""
         before = _server_pid()
         if Spawner._is_lost and before:
-            for signum in (signal.SIGTERM, signal.SIGKILL):  # by the first, the watcher ends all that is left
+            for signum in (END, signal.SIGKILL):  # by the first, the watcher ends all that is left
                 send(before, signum)
                 deadline = Deadline(_END_S)
                 while is_alive(before) and not deadline.passed:

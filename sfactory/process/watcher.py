@@ -7,7 +7,7 @@ watcher has but one. Then the watcher removes the folder of the server's socket.
 an env has forked could keep open.
 
 If the server ends before main, the watcher leaves the server's children to main, which has the learners save. It may
-take orphans for such children; all that is left ends when main sends SIGTERM, before it starts another server.
+take orphans for such children; all that is left ends when main sends END, before it starts another server.
 
 In serial mode envs live in main. It ends their processes itself, and the watcher remembers them in case that main is
 killed; it misses those that main had started in the last REMEMBER_S.
@@ -44,7 +44,8 @@ from sfactory.system.streams import open_standard_streams
 LOOK = signal.SIGUSR1  # sent by main: a child has ended
 ENVS_IN_MAIN, NO_ENVS_IN_MAIN = signal.SIGUSR2, signal.SIGALRM  # sent by main: envs live in it from now on, or no more
 VIEW_OPEN, VIEW_CLOSED = signal.SIGRTMIN, signal.SIGRTMIN + 1  # sent by main: see NOTE [Rows of the view]
-_AWAITED = {LOOK, ENVS_IN_MAIN, NO_ENVS_IN_MAIN, VIEW_OPEN, VIEW_CLOSED, signal.SIGTERM, signal.SIGCHLD}
+END = signal.SIGRTMIN + 2  # sent by main, once the server has ended: end all that is left
+_AWAITED = {LOOK, ENVS_IN_MAIN, NO_ENVS_IN_MAIN, VIEW_OPEN, VIEW_CLOSED, END, signal.SIGTERM, signal.SIGCHLD}
 MAIN, SOCKET_DIR = "SFACTORY_MAIN", "SFACTORY_SOCKET_DIR"  # variables that main sets: its pid, a folder to remove
 REMEMBER_S = 0.25
 _SELDOM_S = 60.0  # signals end the wait
@@ -56,7 +57,7 @@ def split() -> None:
     if main is None:  # it was not started by a Spawner
         return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))  # also when a thread ends of which the next one becomes the parent
     adopt_orphans()
     watcher, server = os.getpid(), os.fork()
     if server == 0:
@@ -126,7 +127,7 @@ def _watch(main: int, server: int) -> None:
                 of_main.on = came.si_signo == ENVS_IN_MAIN
             elif came.si_signo in (VIEW_OPEN, VIEW_CLOSED):
                 view_open = came.si_signo == VIEW_OPEN
-            elif came.si_signo == signal.SIGTERM and os.getppid() == main:  # the kernel sends it for main, too
+            elif came.si_signo == END:
                 kept = set()
         of_main.look()
 

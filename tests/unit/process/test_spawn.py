@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import subprocess
+import sys
 import time
 from multiprocessing import forkserver
 from pathlib import Path
@@ -21,6 +22,7 @@ from sfactory.process.spawn import ChildSpec, Spawner, child_main
 from sfactory.process.stack_dump import is_alive
 from sfactory.shared.status import FailureBoard, StatusBoard, StatusRow
 from tests.support.processes import eventually
+from tests.support.terminal import Terminal
 
 WITHIN_S = 60.0
 
@@ -55,6 +57,33 @@ def test_what_an_env_leaves_behind_as_the_server_ends_is_ended_before_another_on
     assert not is_alive(program)
     assert not is_alive(watcher)
     assert Spawner._watcher != watcher
+
+
+DIES_A_THREAD_AT_A_TIME = """
+import ctypes, os, sys, threading, time
+from sfactory.process import spawn
+del spawn._PRELOAD[1:]  # all but the watcher
+spawner = spawn.Spawner()
+spawner.open()
+spawner.start("child", print).join()
+spawner.view_is_open(True)
+print("\\x1b[1;9r", end="", file=sys.stderr, flush=True)
+threading.Thread(target=lambda: (time.sleep(1.0), os._exit(0))).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_the_watcher_acts_once_all_threads_of_a_killed_main_have_ended() -> None:
+    terminal = Terminal()
+    main = subprocess.Popen([sys.executable, "-c", DIES_A_THREAD_AT_A_TIME], stderr=terminal.fd)
+    regions = []
+    while main.poll() is None:
+        terminal.rows(0.1)
+        regions.append(terminal.region())
+
+    assert regions[-2:] == [(0, 8)] * 2
+    assert eventually(lambda: bool(terminal.rows(0.1)) and terminal.region() is None, 20.0)
+    terminal.close()
 
 
 def talk(printed: Path, spec: ChildSpec) -> None:
