@@ -92,6 +92,11 @@ class RMSprop(_Plain):
             torch._foreach_addcdiv_(parameters, gradients, divisors, value=-group["lr"])
 
 
+def least_moments(config: OptimConfig) -> int:
+    """How many numbers ``--optimizer`` keeps for each weight; Muon, which keeps more for some, for a weight at least."""
+    return {"rmsprop": 1 + bool(config.rmsprop_momentum), "muon": 1}.get(config.optimizer, 2)
+
+
 class RefusableOptimizer:
     """What ``--optimizer`` names, for some ``parameters`` of a model: two optimizers for Muon, else one."""
 

@@ -119,6 +119,7 @@ def test_datasets_that_do_not_fit_the_memory_of_a_gpu_are_refused(monkeypatch: p
     assert failure_text(refused.value) == f"ResourceError: {refused.value}"
 
 
+WIDE = {"encoder_mlp_layers": (1008, 1008), "inference": "local", "num_envs_per_worker": 2, "batch_size": 32}
 LARGE = {"encoder_mlp_layers": (4096,), "batch_size": 2**16}
 
 
@@ -129,6 +130,13 @@ LARGE = {"encoder_mlp_layers": (4096,), "batch_size": 2**16}
         ({"inference": "central"}, 520, None),
         ({"inference": "local"}, 260, None),
         ({"inference": "central", "num_policies": 4}, 1000, r"CUDA contexts 1,024"),  # two of them on each GPU
+        # A million weights: 4 MiB a copy.
+        (WIDE, 16, r"contexts 256, weights 16\)"),
+        ({**WIDE, "optimizer": "rmsprop"}, 16, r"contexts 256, weights 12\)"),
+        ({**WIDE, "optimizer": "rmsprop", "rmsprop_momentum": 0.9}, 16, r"contexts 256, weights 16\)"),
+        ({**WIDE, "num_policies": 4, "train_policies": [0, 2]}, 16, r"contexts 512, weights 31\)"),
+        ({**WIDE, "num_policies": 4, "train_policies": [0]}, 16, r"contexts 512, weights 20\)"),
+        ({**WIDE, "benchmark": True, "sampler_only": True}, 16, r"contexts 256, weights 4\)"),
         (LARGE, 1500, r"minibatches 1,.*which has 1,500; lower --microbatch_size"),
         ({**LARGE, "microbatch_size": 1024}, 1500, None),
         ({**LARGE, "amp": "bf16"}, 1500, None),
