@@ -55,15 +55,16 @@ def read_config_file(path: str) -> ConfigFile:
 
 
 def _strict_yaml(text: str) -> object:
-    """YAML data; raises ValueError where a flag or section stands twice, which YAML readers let pass."""
+    """YAML data; raises ValueError where a key stands twice in one mapping, which YAML readers let pass."""
     _refuse_needless_forms(text)
-    root = yaml.compose(text, Loader=yaml.SafeLoader)
-    inner = [node for _, node in root.value] if isinstance(root, yaml.MappingNode) else []
-    for node in (root, *inner):
-        keys = Counter(str(key.value) for key, _ in node.value) if isinstance(node, yaml.MappingNode) else {}
-        for key, count in keys.items():
+    nodes = [yaml.compose(text, Loader=yaml.SafeLoader)]
+    while nodes:
+        node = nodes.pop()
+        pairs = node.value if isinstance(node, yaml.MappingNode) else []
+        for key, count in Counter(str(key.value) for key, _ in pairs).items():
             if count > 1:
                 raise ValueError(f"key {key!r} stands {count} times")
+        nodes += [value for _, value in pairs] or (node.value if isinstance(node, yaml.SequenceNode) else [])
     data: object = yaml.safe_load(text)
     repr(data)  # raises for a hexadecimal number so long that no error could show it
     return data

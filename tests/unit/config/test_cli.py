@@ -226,6 +226,8 @@ def test_sources_name_the_layer_of_every_value() -> None:
         ("x.yaml", b"algo:\n  gamma: 0.9\ngamma: 0.9\n", "stands twice"),
         ("x.yaml", b"algo:\n  gamma: 0.9\n  gamma: 0.8\n", "stands 2 times"),
         ("x.yaml", b"algo: {gamma: 0.9}\nalgo: {gamma: 0.8}\n", "stands 2 times"),
+        ("x.yaml", b"env_kwargs:\n  goal: 1\n  goal: 2\n", "stands 2 times"),
+        ("x.yaml", b"env_kwargs:\n  levels:\n    - {goal: 1, goal: 2}\n", "stands 2 times"),
         ("x.yaml", b"gamma: high\n", "--gamma=high: must be a number"),
         ("x.yaml", b"experiment: 007\n", "put it in quotes"),
         ("x.yaml", b"gamma: 1.5\n", "this value comes from: config file"),
