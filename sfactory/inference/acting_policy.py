@@ -10,14 +10,7 @@ from sfactory.config.schema import ModelConfig
 from sfactory.inference.cuda_graphs import FixedShapes, captured_on, padded_sizes
 from sfactory.model.actor_critic import Acted, ActorCritic
 from sfactory.model.flat_state import FlatState
-from sfactory.model.precision import (
-    ActingTwin,
-    allow_tf32,
-    attributes_at_hand,
-    compute_dtype,
-    time_convolutions,
-    torch_dtype,
-)
+from sfactory.model.precision import ActingTwin, allow_tf32, attributes_at_hand, compute_dtype, torch_dtype
 from sfactory.model.torch_state import OwnTorchState
 from sfactory.shared.control import Control
 from sfactory.shared.trajectories import Slot
@@ -48,8 +41,6 @@ class ActingPolicy:
         attributes_at_hand(self._model)
         self._inference = torch.inference_mode()  # created once: creating it takes longer than entering it
         self._graphs = config.cuda_graphs and device.type == "cuda"
-        if self._graphs:
-            time_convolutions(device)  # without graphs there are as many shapes as numbers of requests
         self._act = FixedShapes(self._model.act, captured_on(device)).act if self._graphs else self._model.act
         self._weights = weights
         on_cpu = device.type == "cpu"

@@ -21,7 +21,7 @@ from sfactory.inference.acting_policy import ActingPolicy, ObsRows
 from sfactory.layout import Layout
 from sfactory.messages import ActReply, ActRequest, ToPolicy
 from sfactory.model.actor_critic import Acted
-from sfactory.model.precision import torch_dtype
+from sfactory.model.precision import time_convolutions, torch_dtype
 from sfactory.seeds import Branch, seed_at
 from sfactory.shared.channel import Channel
 from sfactory.shared.objects import SharedObjects
@@ -158,6 +158,8 @@ class PolicySetup:
 
     def make_policy(self) -> ActingPolicy:
         """Make the policy, without weights yet."""
+        if self.config.model.cuda_graphs:  # without graphs there are as many shapes as numbers of requests
+            time_convolutions(self.config, torch.device(self.device))
         return self._acting_with(self.shared.weights[self.policy])
 
     def make_opponents(self) -> list[ActingPolicy]:

@@ -116,8 +116,7 @@ class Learner:
         self._device = torch.device(setup.device)
         dtype = compute_dtype(config.model.amp, self._device)
         allow_tf32(config.model.amp, self._device)
-        if not config.run.serial_mode:  # which is to be repeatable
-            time_convolutions(self._device)
+        time_convolutions(config, self._device)
         model = ActorCritic(setup.spec, config.model, dtype).to(self._device)
         auxiliary = make_auxiliary(model, config.algo, config.model)
         unpublished = [] if auxiliary is None else [FlatState(auxiliary.to(self._device))]

@@ -93,7 +93,7 @@ class RMSprop(_Plain):
 
 
 def least_moments(config: OptimConfig) -> int:
-    """How many numbers ``--optimizer`` keeps for each weight; Muon, which keeps more for some, for a weight at least."""
+    """How many numbers ``--optimizer`` keeps for each weight at least; Muon has more for weights that are no matrix."""
     return {"rmsprop": 1 + bool(config.rmsprop_momentum), "muon": 1}.get(config.optimizer, 2)
 
 

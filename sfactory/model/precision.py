@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sfactory.config.schema import Config
 from sfactory.model.torch_state import OwnTorchState
 
 _log = logging.getLogger(__name__)
@@ -65,15 +66,20 @@ def allow_tf32(amp: Amp, device: torch.device) -> None:
         OwnTorchState.set_matmul_precision("high")
 
 
-def time_convolutions(device: torch.device) -> None:
-    """Let cuDNN try its algorithms for each new shape of a convolution, and keep the fastest (``cudnn.benchmark``).
+def times_convolutions(config: Config, device: torch.device) -> bool:
+    """Whether cuDNN tries its algorithms for each new shape of a convolution (``cudnn.benchmark``).
 
-    For work on a few shapes: each costs a moment. Left out where this process has asked torch for determinism, since
-    other algorithms round otherwise, and the choice depends on time.
+    Not in serial mode, nor where this process has asked torch for determinism: other algorithms round otherwise, and
+    the choice depends on time.
     """
-    cudnn = torch.backends.cudnn
-    if device.type == "cuda" and not (torch.are_deterministic_algorithms_enabled() or cudnn.deterministic):
-        cudnn.benchmark = True
+    repeatable = torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic
+    return device.type == "cuda" and not (config.run.serial_mode or repeatable)
+
+
+def time_convolutions(config: Config, device: torch.device) -> None:
+    """For this process, which works on a few shapes: each new one costs a moment. See ``times_convolutions``."""
+    if times_convolutions(config, device):
+        torch.backends.cudnn.benchmark = True
 
 
 class Linear(nn.Linear):

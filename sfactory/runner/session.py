@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from itertools import starmap
 from pathlib import Path
 
+import torch
+
 from sfactory.benchmark.autotune import Autotune
 from sfactory.benchmark.benchmark import Benchmark, BenchmarkResult
 from sfactory.clock import now
@@ -29,6 +31,7 @@ from sfactory.learner.hooks import Hooks
 from sfactory.learner.initial_weights import initial_weights
 from sfactory.learner.setup import Limits
 from sfactory.model.custom import own_parts
+from sfactory.model.precision import times_convolutions
 from sfactory.planning.env_probe import probe_env
 from sfactory.planning.plan import Plan, choose_device, fitted_to_env, plan_run, require_mapping, steps_are_timed
 from sfactory.process.command import resume_command, tuned_command
@@ -300,8 +303,9 @@ def _where(config: Config, plan: Plan) -> str:
     how = {"cuda_graphs": config.model.cuda_graphs, "amp": config.model.amp}
     what = "central inference" if inference == "central" else "local inference on cpu, learning"
     images = any(leaf.is_image for _, leaf in plan.spec.obs)
-    timed = ", images channels-last, cudnn.benchmark" if images and not config.run.serial_mode else ""
-    return f"{what} on {plan.device} with {' '.join(starmap(assigned, how.items()))}{timed}"
+    order = ", images channels-last" if images else ""
+    timed = ", cudnn.benchmark" if images and times_convolutions(config, torch.device(plan.device)) else ""
+    return f"{what} on {plan.device} with {' '.join(starmap(assigned, how.items()))}{order}{timed}"
 
 
 def _beside_the_usual(config: Config) -> Iterator[str]:

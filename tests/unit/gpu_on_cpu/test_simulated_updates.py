@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from sfactory.config.flags import config_of
+from sfactory.inference.policy_worker import PolicySetup
 from sfactory.learner.trainer import Trainer
 from sfactory.model.precision import Conv2d
 from sfactory.system.cuda_graphs import WARM_UPS, GraphRecorder
@@ -110,11 +112,16 @@ def test_convolutions_read_channels_last_and_are_timed_unless_determinism_is_ask
         return forward(layer, x, factor)
 
     monkeypatch.setattr(Conv2d, "forward", watched)
-    LoneLearner(device=str(device))
+    LoneLearner(device=str(device), serial_mode=True, cuda_graphs=True)
+    published = Published(device, "images", **NATURE)
+    for graphs, serial in ((False, False), (True, True), (True, False)):  # without graphs: passes of any number of rows
+        config = config_of({**NATURE, "env": "any", "cuda_graphs": graphs, "serial_mode": serial})
+        assert not torch.backends.cudnn.benchmark
+        PolicySetup(config, published.shared, 0, 0, 0, str(device)).make_policy()
     assert torch.backends.cudnn.benchmark is not deterministic
     torch.backends.cudnn.benchmark = False
-    published = Published(device, "images", **NATURE)
-    assert not torch.backends.cudnn.benchmark  # passes of any number of rows
+    LoneLearner(device=str(device))
+    assert torch.backends.cudnn.benchmark is not deterministic
     published.act(3)
     learn(Case("", "images"), device, 1, gpu)
 

@@ -115,6 +115,10 @@ IMAGES = ", images channels-last, cudnn.benchmark"
             ["--inference=local"],
             f"local inference on cpu, learning on cuda:0 with --cuda_graphs=True --amp=auto{IMAGES}",
         ),
+        (
+            ["--serial_mode=True", "--cuda_graphs=True"],
+            "central inference on cuda:0 with --cuda_graphs=True --amp=auto, images channels-last",
+        ),
         (["--device=cpu", "--inference=local"], "local inference on cpu"),
     ],
     ids=str,
