@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from importlib import import_module
 from types import MappingProxyType
@@ -34,7 +33,7 @@ class Subcommand(NamedTuple):
 
 _CONFIG = "sfactory.config"
 _TRAIN_FLAGS = f"{_CONFIG}.flags:all_flags"
-# In the order of the list that users see. One without its module is left out.
+# In the order of the list that users see.
 SUBCOMMANDS: Mapping[str, Subcommand] = MappingProxyType(
     {
         "init": Subcommand("sfactory.cli.starter", "[DIR]", "a first project: env, network, settings, test"),
@@ -81,14 +80,9 @@ SUBCOMMANDS: Mapping[str, Subcommand] = MappingProxyType(
 )
 
 
-def installed() -> dict[str, Subcommand]:
-    """The subcommands that have their modules; none is imported."""
-    return {name: known for name, known in SUBCOMMANDS.items() if importlib.util.find_spec(known.module) is not None}
-
-
 def overview() -> str:
     """The list of all subcommands."""
-    heads = {f"sfactory {name} {known.usage}": known.about for name, known in installed().items()}
+    heads = {f"sfactory {name} {known.usage}": known.about for name, known in SUBCOMMANDS.items()}
     widest = max(map(len, heads))
     lines = [f"  {head:<{widest}}  {about}" for head, about in heads.items()]
     return "\n".join(["sfactory's commands:", *lines]) + "\n"

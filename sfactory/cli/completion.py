@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import get_type_hints
 
-from sfactory.cli.commands import installed
+from sfactory.cli.commands import SUBCOMMANDS
 from sfactory.config.argv import CONFIG, PRINT_CONFIG
 from sfactory.config.env_families import load_families
 from sfactory.config.flags import Flag
@@ -70,15 +70,14 @@ def candidates(words: Sequence[str], beginning: str) -> list[str]:
 
 
 def _next(words: Sequence[str], beginning: str) -> Iterable[str]:
-    known = installed()
     if not words:
-        return known
+        return SUBCOMMANDS
     if words[0] == "completion":
         return SCRIPTS
-    if words[0] not in known:
+    if words[0] not in SUBCOMMANDS:
         return ()
-    flags = dict(known[words[0]].known_flags())
-    trains = known[words[0]].module == "sfactory.train"
+    flags = dict(SUBCOMMANDS[words[0]].known_flags())
+    trains = SUBCOMMANDS[words[0]].module == "sfactory.train"
     if trains:
         flags |= {flag.name: flag for flag in (CONFIG, PRINT_CONFIG)}
     name, equals, _ = beginning.removeprefix("--").partition("=")
