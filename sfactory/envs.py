@@ -9,19 +9,23 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
+from sfactory.config.argv import asks_for_help
 from sfactory.config.env_families import EnvFamily, lack_of_family, load_families
 from sfactory.config.flags import did_you_mean
+from sfactory.config.help_text import called_as
 from sfactory.errors import ConfigError
 from sfactory.process.command import Command
 
 _SHOWN = 4
-_USAGE = "usage: python -m sfactory.envs [FAMILY]"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (default: ``sys.argv``); returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     with Command("sf-envs") as command:
+        if asks_for_help(arguments):
+            print(f"{_usage()}\n\nLists families of envs, or all names that FAMILY suggests.")
+            return command.exit_code
         families, warnings = load_families()
         for warning in warnings:
             print(warning, file=sys.stderr)
@@ -29,14 +33,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     return command.exit_code
 
 
+def _usage() -> str:
+    return f"usage: {called_as('envs')} [FAMILY]"
+
+
 def _lines(families: Sequence[EnvFamily], arguments: Sequence[str]) -> Iterable[str]:
     if not arguments:
         return chain.from_iterable(_summary(family) for family in families)
     known = {family.name: family for family in families}
     if len(arguments) != 1 or arguments[0].startswith("-"):
-        raise ConfigError([_USAGE])
+        raise ConfigError([_usage()])
     if arguments[0] not in known:
-        raise ConfigError([f"there is no family {arguments[0]!r}{did_you_mean(arguments[0], known)}; {_USAGE}"])
+        raise ConfigError([f"there is no family {arguments[0]!r}{did_you_mean(arguments[0], known)}; {_usage()}"])
     return known[arguments[0]].names()
 
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import get_type_hints
 
 from sfactory.cli.commands import SUBCOMMANDS
-from sfactory.config.argv import CONFIG, PRINT_CONFIG
+from sfactory.config.argv import CONFIG, PRINT_CONFIG, asks_for_help
 from sfactory.config.env_families import load_families
 from sfactory.config.flags import Flag
 from sfactory.config.schema import Config
@@ -54,9 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print the script of a shell, or the candidates for ``words WORD ... -- BEGINNING``; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     with Command("sf-completion") as command:
-        if arguments[:1] == ["words"]:
+        if arguments[:1] == ["words"] and "--" in arguments:
             cut = len(arguments) - 1 - arguments[::-1].index("--")
             print("\n".join(candidates(arguments[1:cut], "".join(arguments[cut + 1 :]))))
+        elif asks_for_help(arguments):
+            print(_USAGE)
         elif len(arguments) == 1 and arguments[0] in SCRIPTS:
             print(SCRIPTS[arguments[0]], end="")
         else:
@@ -74,14 +76,14 @@ def _next(words: Sequence[str], beginning: str) -> Iterable[str]:
         return SUBCOMMANDS
     if words[0] == "completion":
         return SCRIPTS
-    if words[0] not in SUBCOMMANDS:
+    subcommand = SUBCOMMANDS.get(words[0].replace("_", "-"))
+    if subcommand is None:
         return ()
-    flags = dict(SUBCOMMANDS[words[0]].known_flags())
-    trains = SUBCOMMANDS[words[0]].module == "sfactory.train"
+    flags, trains = dict(subcommand.known_flags()), subcommand.module == "sfactory.train"
     if trains:
         flags |= {flag.name: flag for flag in (CONFIG, PRINT_CONFIG)}
-    name, equals, _ = beginning.removeprefix("--").partition("=")
-    name = name.replace("-", "_")
+    typed, equals, _ = beginning.removeprefix("--").partition("=")
+    name = typed.replace("-", "_")
     if beginning.startswith("--") and equals:
         values = ["all", *get_type_hints(Config)] if name == "help" and trains else _values(flags.get(name))
         return [f"{beginning.partition('=')[0]}={value}" for value in values]
@@ -90,7 +92,8 @@ def _next(words: Sequence[str], beginning: str) -> Iterable[str]:
         values = _values(flags[before])
         if values or flags[before].type is not bool:
             return values
-    return [f"--{flag}" for flag in flags] + ["--help"] if flags else ()
+    written = [flag.replace("_", "-") for flag in flags] if "-" in typed else list(flags)
+    return [f"--{flag}" for flag in (*written, "help")] if flags else ()
 
 
 def _values(flag: Flag | None) -> Sequence[str]:

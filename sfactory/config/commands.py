@@ -16,7 +16,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 from sfactory.config.argv import scan
 from sfactory.config.field import flag
 from sfactory.config.flags import Flag, assigned, config_of, did_you_mean, flags_of, shown
-from sfactory.config.help_text import command_help
+from sfactory.config.help_text import called_as, command_help
 from sfactory.config.saved_config import CONFIG_NAME
 from sfactory.config.sections.sampling import WrapperConfig
 from sfactory.config.validation import find_problems, value_problem
@@ -46,7 +46,7 @@ class Command(Generic[Settings]):
         """``about``: what ``--help`` says the command does; ``usage``: what its command line begins with."""
         self.flags: Mapping[str, Flag] = types.MappingProxyType(flags_of(name, kind))
         self._kind, self._clashes = kind, clashes
-        self._help = (f"sfactory.{name} {usage}", about)
+        self._help = name, usage, about
 
     def read(self, argv: Sequence[str], problems: Sequence[str] = ()) -> Settings:
         """The settings that ``argv`` (without the program's name) asks for.
@@ -243,7 +243,7 @@ def read_plot_line(argv: Sequence[str]) -> Plot:
 
 
 def _picture_problems(words: Sequence[str]) -> list[str]:
-    usages = [f"python -m sfactory.plot {picture} {runs} [--out=FILE]" for picture, runs in _PICTURES.items()]
+    usages = [f"{called_as('plot')} {picture} {runs} [--out=FILE]" for picture, runs in _PICTURES.items()]
     if not words:
         return [f"what is to be drawn? write {', or '.join(usages)}"]
     picture, *runs = words
@@ -321,7 +321,7 @@ page_flags = _PAGE.flags
 def read_page_line(argv: Sequence[str]) -> Page:
     """The page that ``argv`` asks for: words, then flags; otherwise as ``Command.read``."""
     count = next((i for i, token in enumerate(argv) if token.startswith("-")), len(argv))
-    problems = [] if count else ["of which runs? write python -m sfactory.report_page RUN ..., with the name of each"]
+    problems = [] if count else [f"of which runs? write {called_as('report_page')} RUN ..., with the name of each"]
     settings = _PAGE.read(argv[count:], problems)
     runs = tuple(run_dirs(argv[:count], settings.train_dir))
     folder = runs[0] if len(runs) == 1 else Path()
@@ -362,7 +362,7 @@ match_flags = _MATCH.flags
 def read_match_line(argv: Sequence[str]) -> tuple[list[str], MatchConfig]:
     """The runs and settings that ``argv`` asks for: words, then flags; otherwise as ``Command.read``."""
     count = next((i for i, token in enumerate(argv) if token.startswith("-")), len(argv))
-    problems = [] if count else ["who plays? write python -m sfactory.match RUN ..., with the name of each run"]
+    problems = [] if count else [f"who plays? write {called_as('match')} RUN ..., with the name of each run"]
     return list(argv[:count]), _MATCH.read(argv[count:], problems)
 
 

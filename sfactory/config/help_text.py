@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import textwrap
 from collections.abc import Iterable, Mapping
 from typing import get_type_hints
@@ -29,7 +30,8 @@ _FORM_OF_TRAIN = (
     f"{_FORM}; lists as --name 64 64. No flag can be abbreviated. Of several sources the last one wins: the defaults "
     "below, the saved run that is resumed, the file given with --config, the command line."
 )
-_USAGE = "usage: sfactory train --env=ENV [--flag=value ...]"
+_USAGE = "usage: {} --env=ENV [--flag=value ...]"
+_SUBCOMMANDS = {"report_page": "report", "launcher": "launch"}  # those with other names than their modules
 _ABOUT = (
     "Trains a policy in the environment ENV. The run is kept in ./train_dir/EXPERIMENT, and the same command resumes "
     f"it. {_FORM}."
@@ -57,7 +59,7 @@ def train_help(topic: str = "", family: str | None = None, family_defaults: Mapp
         near = did_you_mean(topic, [*sections, *flags, "all"], prefix="--help=")
         there_are = f"there are all, {', '.join(sections)}, and the names of flags"
         raise ConfigError([f"--help={shown(topic)}: neither a section nor a flag{near or f'; {there_are}'}"])
-    lines = [_USAGE, "", *textwrap.wrap(_FORM_OF_TRAIN, width)]
+    lines = [_USAGE.format(called_as("train")), "", *textwrap.wrap(_FORM_OF_TRAIN, width)]
     if topic == "all":
         lines += ["", "  --config FILE", f"{_INDENT}YAML, TOML or JSON file with names of flags and their values"]
         lines += [
@@ -84,17 +86,32 @@ def _short_help(defaults: Mapping[str, object], width: int) -> str:
         "--help=SECTION": f"those of one section: {', '.join(get_type_hints(Config))}",
         "--help=FLAG": "all about one flag; with --env, its default there",
     }
-    lines = [_USAGE, "", *textwrap.wrap(_ABOUT, width), ""]
+    lines = [_USAGE.format(called_as("train")), "", *textwrap.wrap(_ABOUT, width), ""]
     for head, meaning in rows.items():
         first, *others = textwrap.wrap(meaning, width - _MEANINGS_AT, break_on_hyphens=False)
         lines += [f"{f'  {head} ':<{_MEANINGS_AT}}{first}", *(" " * _MEANINGS_AT + line for line in others)]
     return "\n".join(lines) + "\n"
 
 
-def command_help(usage: str, about: str, flags: Iterable[Flag]) -> str:
-    """The flags of another command. ``usage``: its module and required words. ``about``: what the command does."""
+def called_as(module: str) -> str:
+    """What a user types for the command of ``sfactory.<module>``, in the form in which this process was started."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    started = "" if spec is None else spec.name
+    if started == f"sfactory.{module}":
+        return f"python -m {started}"
+    prefix = "python -m " if started == "sfactory.__main__" else ""
+    return f"{prefix}sfactory {_SUBCOMMANDS.get(module, module.replace('_', '-'))}"
+
+
+def command_help(module: str, usage: str, about: str, flags: Iterable[Flag]) -> str:
+    """The flags of another command. ``usage``: its required words. ``about``: what the command does."""
     width = _width()
-    lines = [f"usage: python -m {usage} [--flag=value ...]", "", *textwrap.wrap(f"{about} {_FORM}.", width), ""]
+    lines = [
+        f"usage: {called_as(module)} {usage} [--flag=value ...]",
+        "",
+        *textwrap.wrap(f"{about} {_FORM}.", width),
+        "",
+    ]
     for flag in flags:
         lines += _flag_lines(flag, flag.default, width)
     return "\n".join(lines) + "\n"

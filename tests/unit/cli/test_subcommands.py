@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -76,6 +78,8 @@ def test_help_imports_nothing_that_takes_long() -> None:
         (["train", "--inference"], "", {"auto", "central", "local"}),
         (["train", "--gamma=1"], "--inference=c", {"--inference=central"}),
         (["bench", "--use-rnn"], "T", {"True"}),
+        (["train"], "--cuda-gr", {"--cuda-graphs"}),
+        (["check_env"], "--step", {"--steps"}),
         (["train"], "--env=CartPole-v1", {"--env=CartPole-v1"}),
         (["train"], "--help=pop", {"--help=population"}),
         (["train"], "--conf", {"--config"}),
@@ -90,7 +94,9 @@ def test_words_are_completed(words: list[str], beginning: str, expected: set[str
     assert set(completion.candidates(words, beginning)) == expected
 
 
-def test_all_flags_are_candidates() -> None:
+def test_all_flags_are_candidates(capsys: pytest.CaptureFixture[str]) -> None:
+    assert completion.main(["words", "train", "--", "--help"]) == ExitCode.DONE
+    assert capsys.readouterr().out == "--help\n"
     assert {f"--{name}" for name in all_flags()} <= set(completion.candidates(["train", "--use_rnn"], "--"))
 
 
@@ -115,6 +121,28 @@ def test_bash_completes_what_is_typed(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == ["train", "auto central local", "local"]
 
 
-def test_an_unknown_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert completion.main(["tcsh"]) == ExitCode.REFUSED
+@pytest.mark.parametrize("words", [["tcsh"], ["words", "train"], []])
+def test_an_unknown_shell_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert completion.main(words) == ExitCode.REFUSED
     assert "bash|zsh|fish" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("started", "form"),
+    [(None, "sfactory {}"), ("sfactory.__main__", "python -m sfactory {}"), ("", "python -m {}")],
+)
+def test_help_names_the_command_as_it_was_called(
+    started: str | None, form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, known in SUBCOMMANDS.items():
+        spec = None if started is None else ModuleSpec(started or known.module, None)
+        monkeypatch.setattr(sys.modules["__main__"], "__spec__", spec)
+        with contextlib.suppress(SystemExit):
+            importlib.import_module(known.module).main(["--help"])
+        usage = capsys.readouterr().out.splitlines()[0]
+        if name == "bench":  # which trains
+            name = "train"
+        if known.module.startswith("sfactory.cli."):
+            assert usage.startswith(f"usage: sfactory {name} ")
+        else:
+            assert usage.startswith(f"usage: {form.format(name if started != '' else known.module)} ")
