@@ -132,6 +132,7 @@ def evaluate(
     Raises EnvError if the env cannot be made or hangs, EnvFaults if it fails, and the errors of ``sfactory.load``.
     """
     _require_suitable_process()
+    from sfactory.experiment.saved_policy import require_same_env
     from sfactory.play.policy import Policy, find_saved
     from sfactory.runner.evaluation import EvaluationPlan
 
@@ -140,9 +141,7 @@ def evaluate(
     trusted = trust_run_dir or saved.wanted.trust_run_dir
     run = {"experiment": "run", "trust_run_dir": trusted, "eval_deterministic": deterministic}
     config = read_evaluate_line(words_of({**given, **run}))
-    if config.env not in ("", saved.config.run.env):
-        trained = saved.config.run.env
-        raise ConfigError([f"env={config.env}: the run was trained with {trained}; give that, or leave it out"])
+    require_same_env(saved.config, config.env)
     with _open_streams(), _restored_process():
         return EvaluationPlan.of(saved, config).run()
 

@@ -63,9 +63,7 @@ class SavedPolicy:
         """
         run_dir = Path(wanted.train_dir) / wanted.experiment
         config = _read_run_config(Path(wanted.train_dir), wanted.experiment)
-        if wanted.env not in ("", config.run.env):
-            trained = assigned("env", config.run.env)
-            raise ConfigError([f"{assigned('env', wanted.env)}: the run was trained with {trained}; repeat that"])
+        require_same_env(config, wanted.env)
         require_trusted_networks(config, run_dir / CONFIG_NAME, wanted.trust_run_dir)
         _check_policy(run_dir, wanted.policy_index)
         directory = CheckpointDir(run_dir / f"checkpoint_p{wanted.policy_index}", config.checkpoint.keep_checkpoints)
@@ -160,6 +158,19 @@ class SavedPolicy:
         return model.eval()
 
 
+def require_same_env(config: Config, given: str) -> None:
+    """Raise ConfigError if ``given``, unless it is empty, is another env than that of the run."""
+    if given not in ("", config.run.env):
+        trained = assigned("env", config.run.env)
+        raise ConfigError([f"{assigned('env', given)}: the policy was trained with {trained}; repeat that"])
+
+
+def require_valid(config: Config, path: Path) -> None:
+    """Raise ConfigError if a value in ``config``, all of which come from ``path``, is wrong."""
+    if found := [f"{problem.text} (this value comes from {path})" for problem in find_problems(config)]:
+        raise ConfigError(found)
+
+
 def require_trusted_networks(config: Config, path: Path, trust_run_dir: bool) -> None:
     """Raise ConfigError if networks are code that only the file ``path`` names."""
     if not trust_run_dir and (problems := untrusted(values_of(config), dict.fromkeys(NETWORKS, path), ())):
@@ -173,9 +184,7 @@ def _read_run_config(train_dir: Path, experiment: str) -> Config:
     for warning in saved.warnings:
         _log.warning("%s", warning)
     config = config_of({**saved.values, "experiment": experiment, "train_dir": str(train_dir)})
-    found = [f"{problem.text} (this value comes from {saved.path})" for problem in find_problems(config)]
-    if found:
-        raise ConfigError(found)
+    require_valid(config, saved.path)
     return config
 
 

@@ -11,13 +11,11 @@ import torch
 from sfactory import atomic
 from sfactory.config.commands import PolicyFlags
 from sfactory.config.enjoy import EnjoyConfig
-from sfactory.config.flags import all_flags, assigned, coerce, config_of, strict_json, values_of
+from sfactory.config.flags import all_flags, coerce, config_of, strict_json
 from sfactory.config.saved_config import NOT_RESUMED
 from sfactory.config.schema import ModelConfig
-from sfactory.config.trust import NETWORKS, untrusted
-from sfactory.config.validation import find_problems
-from sfactory.errors import CheckpointError, ConfigError, named
-from sfactory.experiment.saved_policy import SavedPolicy
+from sfactory.errors import CheckpointError, named
+from sfactory.experiment.saved_policy import SavedPolicy, require_same_env, require_trusted_networks, require_valid
 from sfactory.exporting.hub import load_from_hub
 from sfactory.exporting.optional_packages import required
 from sfactory.learner.checkpointing import SavedState
@@ -35,9 +33,7 @@ def policy_to_play(config: EnjoyConfig) -> SavedPolicy:
         return SavedPolicy.load(config)
     path = load_from_hub(config.load_from_hub) if config.load_from_hub else Path(config.policy_file)
     saved = read_export(path, config.trust_run_dir)
-    if config.env not in ("", saved.config.run.env):
-        trained = assigned("env", saved.config.run.env)
-        raise ConfigError([f"{assigned('env', config.env)}: the policy was trained with {trained}; repeat that"])
+    require_same_env(saved.config, config.env)
     return saved
 
 
@@ -59,11 +55,8 @@ def read_export(path: Path, trusted: bool) -> SavedPolicy:
         raise CheckpointError(
             f"{path} is not a policy that sfactory.export wrote as safetensors: {named(error)}"
         ) from error
-    problems = [f"{problem.text} (this value comes from {path})" for problem in find_problems(config)]
-    if not trusted:
-        problems += untrusted(values_of(config), dict.fromkeys(NETWORKS, path), ())
-    if problems:
-        raise ConfigError(problems)
+    require_valid(config, path)
+    require_trusted_networks(config, path, trusted)
     if not own_parts(config.model):
         _check_sizes(path, weights, spec, config.model)
     counts = dict.fromkeys(("env_steps", "agent_steps", "run_env_steps"), env_steps)

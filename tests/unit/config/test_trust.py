@@ -151,4 +151,4 @@ def test_play_runs_code_that_the_user_trusts(trust: str, capsys: pytest.CaptureF
     assert "RuntimeError: executed" in capsys.readouterr().err
     assert Path("executed").exists()
     assert enjoy.main([*RESUME, "--env=other:make"]) == ExitCode.REFUSED
-    assert "--env=other:make: the run was trained with --env=strange:make" in capsys.readouterr().err
+    assert "--env=other:make: the policy was trained with --env=strange:make" in capsys.readouterr().err
