@@ -8,6 +8,7 @@ program without a file defines, such as a notebook, is sent to them.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import logging
 import multiprocessing
@@ -18,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from sfactory.clock import now
 from sfactory.config.argv import asks_for_help, words_of
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, float | None]
 OnReport = Callable[[Row], bool | None]
+_Given = ParamSpec("_Given")
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,20 @@ class RunResult:
     stopped_early: bool = False
 
 
+def _refusing_briefly(function: Callable[_Given, _Found]) -> Callable[_Given, _Found]:
+    """``function``, whose refusals show what to do, and not where it was noticed."""
+
+    @functools.wraps(function)
+    def briefly(*arguments: _Given.args, **keywords: _Given.kwargs) -> _Found:
+        try:
+            return function(*arguments, **keywords)
+        except Refused as error:
+            raise error.with_traceback(None) from error.__cause__
+
+    return briefly
+
+
+@_refusing_briefly
 def run(flags: Mapping[str, object] | Sequence[str], *, on_report: OnReport | None = None) -> RunResult:
     """Train, as ``python -m sfactory.train`` with these flags does.
 
@@ -76,12 +93,10 @@ def run(flags: Mapping[str, object] | Sequence[str], *, on_report: OnReport | No
         SFactoryError: the run was refused or has failed; its ``exit_code`` is the command's. An ObserverFailed has the
             exception of ``on_report`` as its cause.
     """
-    try:
-        return _checked_run(flags, on_report, {})
-    except Refused as error:
-        raise error.with_traceback(None) from error.__cause__  # what to do is to be seen, not where it was noticed
+    return _checked_run(flags, on_report, {})
 
 
+@_refusing_briefly
 def train(
     *,
     env: str | Callable[..., object] | None = None,
@@ -105,12 +120,10 @@ def train(
             watching[f"{type(each).__qualname__} ({place})"] = each
     given = {"env": env, "encoder": encoder, "observers": named}
     flags = {**{name: value for name, value in given.items() if value}, **flags}
-    try:
-        return _checked_run(flags, on_report, watching)
-    except Refused as error:
-        raise error.with_traceback(None) from error.__cause__  # what to do is to be seen, not where it was noticed
+    return _checked_run(flags, on_report, watching)
 
 
+@_refusing_briefly
 def evaluate(
     policy: str | Path | Policy,
     episodes: int = 100,

@@ -84,11 +84,12 @@ class _TrainCommand(Command):
     def _print_end(self, status: Result, cause: str, can_resume: bool, note: str = "") -> Summary | None:
         """Print the RESULT line with what an earlier session of the run has reached; returns its summary."""
         from sfactory.config.resolve import resumed_dir
+        from sfactory.config.saved_config import SUMMARY_NAME
         from sfactory.experiment.run_dir import saved_env_steps
         from sfactory.experiment.summary import Summary, result_line
 
         run_dir = resumed_dir(self._arguments)  # None for a benchmark or a fresh run
-        earlier = None if run_dir is None else Summary.read(run_dir / "summary.json")
+        earlier = None if run_dir is None else Summary.read(run_dir / SUMMARY_NAME)
         saved = 0 if run_dir is None else saved_env_steps(run_dir)
         steps = saved if earlier is None else earlier.env_steps
         if earlier is not None and not earlier.policies:

@@ -30,7 +30,9 @@ from sfactory.config.schema import (
 )
 from sfactory.errors import ConfigError, ResourceError
 
-CONFIG_NAME = "config.json"
+# Files in the folder of a run: its flags, sessions, rows, result, and a copy of what is printed.
+CONFIG_NAME, RUN_NAME, METRICS_NAME = "config.json", "run.json", "metrics.jsonl"
+SUMMARY_NAME, LOG_NAME = "summary.json", "sf_log.txt"
 FORMAT_VERSION = 1
 
 

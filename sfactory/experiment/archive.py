@@ -17,14 +17,15 @@ from typing import Literal
 
 from sfactory import atomic
 from sfactory.checkpoint.directory import MILESTONES, is_checkpoint
-from sfactory.config.saved_config import CONFIG_NAME
+from sfactory.config.saved_config import CONFIG_NAME, METRICS_NAME, RUN_NAME, SUMMARY_NAME
 from sfactory.errors import RunDirError
 from sfactory.experiment.run_dir import LOCK_NAME, RunDir
 
 _CHECKPOINTS = re.compile(r"checkpoint_p\d+")
 _UNFINISHED = re.compile(r"\.tmp-\d+-[0-9a-f]{12}")
 _WRITTEN = re.compile(
-    r"config\.json|run\.json|run\.json\.unreadable|metrics\.jsonl|summary\.json|sf_log[^/]*\.txt"
+    "|".join(map(re.escape, (CONFIG_NAME, RUN_NAME, f"{RUN_NAME}.unreadable", METRICS_NAME, SUMMARY_NAME)))
+    + r"|sf_log[^/]*\.txt"
     r"|matches\.json|population\.jsonl?|population\.(svg|png)|git(_[0-9a-f]{16})?\.diff|events\.out\.tfevents\.[^/]+"
 )
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sfactory import atomic
+from sfactory.config.saved_config import LOG_NAME, RUN_NAME, SUMMARY_NAME
 from sfactory.errors import CannotSaveError, Refused, RunDirError
 from sfactory.experiment.provenance import WorkingTree, local_time, session_facts
 from sfactory.process.signals import signals_held_back
@@ -36,9 +37,9 @@ class RunDir:
     def __init__(self, path: Path, lock_fd: int, created: Sequence[Path] = ()) -> None:
         """Use ``RunDir.open``. created: the folders that it made, the innermost first."""
         self.path = path
-        self.run_json = path / "run.json"
-        self.summary_path = path / "summary.json"
-        self.log_path = path / "sf_log.txt"
+        self.run_json = path / RUN_NAME
+        self.summary_path = path / SUMMARY_NAME
+        self.log_path = path / LOG_NAME
         self._lock_fd: int | None = lock_fd
         self._facts: dict[str, object] = {}
         self._created = created

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from sfactory.action_heads import ActionHead, BoxHead, DiscreteHead
 from sfactory.errors import ConfigError, named
-from sfactory.exporting.optional_packages import required
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.distributions import ActionDistribution
 from sfactory.model.precision import torch_dtype
 from sfactory.spec import ACTION_KEY, LAST_ACTION
+from sfactory.system.optional_packages import required
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

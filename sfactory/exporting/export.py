@@ -21,10 +21,10 @@ from sfactory.exporting.acting_function import ActingFunction, onnx_bytes, torch
 from sfactory.exporting.hub import push_to_hub
 from sfactory.exporting.model_card import model_card
 from sfactory.exporting.numpy_arrays import npz_bytes
-from sfactory.exporting.optional_packages import required
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.torch_state import OwnTorchState
 from sfactory.spec import EnvSpec
+from sfactory.system.optional_packages import required
 
 EXPORT_VERSION = "1"
 _OF_ENV = ("env_frameskip", "info_action_mask")  # flags of sampling that make the env what it is

@@ -17,11 +17,11 @@ from sfactory.config.schema import ModelConfig
 from sfactory.errors import CheckpointError, named
 from sfactory.experiment.saved_policy import SavedPolicy, require_same_env, require_trusted_networks, require_valid
 from sfactory.exporting.hub import load_from_hub
-from sfactory.exporting.optional_packages import required
 from sfactory.learner.checkpointing import SavedState
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.custom import own_parts
 from sfactory.spec import EnvSpec
+from sfactory.system.optional_packages import required
 
 
 def policy_to_play(config: EnjoyConfig) -> SavedPolicy:

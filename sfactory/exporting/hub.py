@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sfactory.errors import CannotSaveError, CheckpointError, named
-from sfactory.exporting.optional_packages import required
+from sfactory.system.optional_packages import required
 
 WEIGHTS, CARD = "policy.safetensors", "README.md"
 _LOG_IN = "log in with: hf auth login (or set HF_TOKEN), and check the name and the network"

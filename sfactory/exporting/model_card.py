@@ -11,7 +11,7 @@ import yaml
 from sfactory import __version__
 from sfactory.config.argv import assignment
 from sfactory.config.flags import all_flags, values_of
-from sfactory.config.saved_config import NOT_RESUMED
+from sfactory.config.saved_config import NOT_RESUMED, SUMMARY_NAME
 from sfactory.config.schema import Config
 from sfactory.config.trust import NETWORKS, TRUST, untrusted
 from sfactory.experiment.saved_policy import SavedPolicy
@@ -52,7 +52,7 @@ All that differ from the defaults:
 def model_card(saved: SavedPolicy, policy: int, repository: str) -> str:
     """Markdown with a head of YAML, as the Hub reads it. The return is that of the run's summary.json."""
     config, env = saved.config, saved.config.run.env
-    result = _result(Summary.read(saved.named_in.with_name("summary.json")), policy)
+    result = _result(Summary.read(saved.named_in.with_name(SUMMARY_NAME)), policy)
     head: dict[str, object] = {
         "library_name": "sfactory",
         "pipeline_tag": "reinforcement-learning",

@@ -20,7 +20,7 @@ from sfactory import atomic
 from sfactory.config.argv import asks_for_help
 from sfactory.config.flags import values_of
 from sfactory.config.resolve import read_command_line
-from sfactory.config.saved_config import CONFIG_NAME
+from sfactory.config.saved_config import CONFIG_NAME, RUN_NAME, SUMMARY_NAME
 from sfactory.errors import ConfigError, RunDirError, clean
 from sfactory.experiment.provenance import local_time
 from sfactory.experiment.run_dir import keep_unreadable, lock_file
@@ -84,7 +84,7 @@ class Job:
     def done(self) -> bool:
         """Whether its run.json says that it has finished with exactly these arguments."""
         try:
-            record = atomic.read_json(self.run_dir / "run.json")
+            record = atomic.read_json(self.run_dir / RUN_NAME)
             return bool(record["status"] == "done" and record["argv"] == list(self.arguments))
         except (OSError, ValueError, KeyError, TypeError):
             return False
@@ -228,7 +228,7 @@ def results(jobs: Sequence[Job], launch_state: LaunchState) -> list[dict[str, An
     """Facts about each run. A run is done if its own record says so."""
     facts: list[dict[str, Any]] = []
     for job in jobs:
-        summary, entry = Summary.read(job.run_dir / "summary.json"), launch_state.entry(job.name)
+        summary, entry = Summary.read(job.run_dir / SUMMARY_NAME), launch_state.entry(job.name)
         known = {} if summary is None else summary.to_dict()
         facts.append(
             {

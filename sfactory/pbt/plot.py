@@ -15,11 +15,11 @@ from sfactory import atomic
 from sfactory.config.field import How
 from sfactory.config.flags import config_of
 from sfactory.config.hyperparameters import hyperparameters, is_number, mutable_flags
-from sfactory.config.saved_config import read_config
+from sfactory.config.saved_config import METRICS_NAME, read_config
 from sfactory.errors import ResourceError, RunDirError
-from sfactory.packages import install_command
 from sfactory.pbt.event_log import EVENT_LOG_NAME, Event, Kind, read_events
 from sfactory.pbt.mutation import leaves
+from sfactory.system.optional_packages import required
 
 RETURN, STEPS = "train/episode_return_mean", "perf/trained_env_steps"
 _LOGARITHMIC = (How.FACTOR, How.LOG_UNIFORM, How.DOUBLE)  # values of these kinds of mutation have such an axis
@@ -67,7 +67,7 @@ def read_history(run_dir: Path) -> History:
     declared = {name: each.how for name, each in mutable_flags().items()}
     declared |= {each.name: each.how for each in hyperparameters(config_of(saved.values))}
     policies = tuple(sorted({event.policy for event in events}))
-    rows = list(metrics_rows(run_dir / "metrics.jsonl"))
+    rows = list(metrics_rows(run_dir / METRICS_NAME))
     returns = tuple(curve for policy in policies if (curve := _returns(policy, rows)).values)
     ends = {curve.policy: curve.env_steps[-1] for curve in returns}
     replacements = tuple(event for event in events if event.kind is Kind.REPLACE)
@@ -137,7 +137,7 @@ _COLUMNS = 2
 
 
 def draw(history: History, target: Path) -> None:
-    """Write an SVG or PNG, by the suffix of ``target``; raises ResourceError without matplotlib or if it fails."""
+    """Write an SVG or PNG, by the suffix of ``target``; raises as ``write_picture``."""
     # Text instead of outlines.
     write_picture(lambda: _figure(history), target, {"svg.fonttype": "none", "font.size": 8})
 
@@ -145,14 +145,9 @@ def draw(history: History, target: Path) -> None:
 def write_picture(make: Callable[[], Any], target: Path, style: Mapping[str, object]) -> None:
     """Write the figure that ``make`` returns as an SVG or PNG, by the suffix of ``target``. style: of matplotlib.
 
-    Raises ResourceError without matplotlib, before ``make`` is called, or if the file cannot be written.
+    Raises ConfigError without matplotlib, before ``make`` is called, and ResourceError if the file cannot be written.
     """
-    try:
-        matplotlib: Any = importlib.import_module("matplotlib")  # without its types, which mypy does not have
-    except ImportError as error:
-        raise ResourceError(
-            f"drawing needs matplotlib, which cannot be imported ({error}); run: {install_command('plot')}"
-        ) from error
+    matplotlib = required("matplotlib", "drawing", "plot")
     with matplotlib.rc_context({"svg.hashsalt": "sfactory", **style}):  # reproducible ids
         figure = make()
         metadata = {"Date": None} if target.suffix == ".svg" else {}

@@ -7,7 +7,6 @@ ever for an ffmpeg that is stuck, does not report how ffmpeg ended, and drops th
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import select
 import signal
@@ -22,7 +21,7 @@ import numpy.typing as npt
 
 from sfactory import atomic
 from sfactory.errors import CannotSaveError, EnvError, ResourceError
-from sfactory.packages import install_command
+from sfactory.system.optional_packages import required
 
 Frame = npt.NDArray[np.uint8]
 
@@ -37,14 +36,9 @@ _OUTPUT = (
 
 
 def find_ffmpeg() -> str:
-    """Path of the ffmpeg to use; IMAGEIO_FFMPEG_EXE, if set, names another. Raises ResourceError if there is none."""
-    try:
-        package = importlib.import_module("imageio_ffmpeg")
-    except ImportError as error:
-        raise ResourceError(
-            "--save_video=True: the package imageio-ffmpeg, which writes videos, is not installed; "
-            f"run: {install_command('video')}"
-        ) from error
+    """Path of the ffmpeg to use; IMAGEIO_FFMPEG_EXE, if set, names another. Raises ConfigError without the
+    package that looks for it, and ResourceError if there is none."""
+    package = required("imageio_ffmpeg", "--save_video=True", "video")
     try:
         return str(package.get_ffmpeg_exe())
     except RuntimeError as error:

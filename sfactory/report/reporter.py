@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sfactory.clock import Every, now
+from sfactory.config.saved_config import METRICS_NAME
 from sfactory.config.schema import Config
 from sfactory.errors import SFactoryError
 from sfactory.experiment.resume import Resumed
@@ -48,7 +49,7 @@ class Reporter:
         self._process_started_at = process_started_at
         self._observers = Observers() if observers is None else observers
         self._observed_updates = resumed.updates
-        self._writers: list[MetricsWriter | TensorBoardWriter] = [MetricsWriter(rundir.path / "metrics.jsonl")]
+        self._writers: list[MetricsWriter | TensorBoardWriter] = [MetricsWriter(rundir.path / METRICS_NAME)]
         if report.with_tensorboard:
             self._writers.append(TensorBoardWriter(rundir.path, report.flush_summaries_interval))
         self._line_due = Every(report.report_interval_sec)

@@ -7,7 +7,6 @@ run goes on where it was. A tracker that fails while the run trains loses rows, 
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 from collections.abc import Mapping
@@ -15,10 +14,11 @@ from typing import Any
 
 from sfactory import atomic
 from sfactory.config.flags import value_text, values_of
-from sfactory.errors import ResourceError, named
+from sfactory.config.saved_config import RUN_NAME
+from sfactory.errors import named
 from sfactory.experiment.summary import Outcome
-from sfactory.packages import install_command
 from sfactory.report.observers import Observer, RunFacts
+from sfactory.system.optional_packages import required
 
 PROJECT = "sfactory"
 _MLFLOW_PARAMS = 100  # in one request
@@ -32,18 +32,14 @@ class Tracker(Observer):
     package: str
 
     def __init__(self) -> None:
-        """Raises ResourceError without the package."""
-        try:
-            self._api: Any = importlib.import_module(self.package)
-        except ImportError as error:
-            command = install_command(self.package)
-            raise ResourceError(f"{self.package} cannot be imported ({error}); run: {command}") from error
+        """Raises ConfigError without the package."""
+        self._api: Any = required(self.package, f"the observer {type(self).__name__}", self.package)
         self._warned = False
 
     def on_init(self, facts: RunFacts) -> None:
         """Begin, or go on with what an earlier session of the run has begun; an error ends the run before it trains."""
         # The first session names the run: its folder may be moved, and another may get its name later.
-        first = atomic.read_json(facts.run_dir / "run.json")["sessions"][0]["id"]
+        first = atomic.read_json(facts.run_dir / RUN_NAME)["sessions"][0]["id"]
         settings = {name: value_text(value) for name, value in values_of(facts.config).items()}
         self.begin(facts.run_dir.name, str(first), settings, str(facts.run_dir))
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from sfactory import __version__, atomic
 from sfactory.config.hyperparameters import is_number
+from sfactory.config.saved_config import LOG_NAME
 from sfactory.errors import SFactoryError
 from sfactory.experiment.summary import finite
 from sfactory.pbt.event_log import EVENT_LOG_NAME
@@ -71,7 +72,7 @@ _FAULTS = {
     "perf/discarded_steps": "steps lost with workers",
 }
 _LOG_LINE = re.compile(r"^\[([^\]]*)\] ((?:WARNING|ERROR|CRITICAL): |error: |bound by )(.*)")
-LOG_NAME, _LOG_BYTES, _MOST_LINES = "sf_log.txt", 1 << 18, 100
+_LOG_BYTES, _MOST_LINES = 1 << 18, 100
 _POINTS, _RESAMPLES = 200, 400  # of a curve; of a band, which is drawn and not read
 _LAST_ROWS = 20  # have all names: rows of evaluations have others
 _MOST_EMBEDDED = 8 << 20  # bytes of videos

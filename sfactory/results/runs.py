@@ -16,7 +16,7 @@ import numpy.typing as npt
 from sfactory import atomic
 from sfactory.config.flags import value_text
 from sfactory.config.hyperparameters import is_number
-from sfactory.config.saved_config import CONFIG_NAME, NOT_RESUMED
+from sfactory.config.saved_config import CONFIG_NAME, METRICS_NAME, NOT_RESUMED, RUN_NAME, SUMMARY_NAME
 from sfactory.config.schema import ReportConfig
 from sfactory.errors import RunDirError
 from sfactory.pbt.plot import metrics_rows
@@ -25,7 +25,6 @@ from sfactory.statistics import RESAMPLES, bootstrap_band, interquartile_mean
 Array = npt.NDArray[np.float64]
 Axis = Literal["env_steps", "frames", "minutes"]
 
-METRICS_NAME = "metrics.jsonl"
 RETURN = "train/episode_return_mean"
 _SECONDS = "perf/train_seconds"
 # Flags that say nothing about how a run trains: seeds of the same settings differ in them.
@@ -62,8 +61,8 @@ class Run:
         saved = self._read(CONFIG_NAME)
         self.settings: Mapping[str, Any] = _mapping(saved.get("config"))
         self.sources: Mapping[str, Any] = _mapping(saved.get("sources"))
-        self.facts = self._read("run.json")
-        self.summary = self._read("summary.json")
+        self.facts = self._read(RUN_NAME)
+        self.summary = self._read(SUMMARY_NAME)
         try:
             self.rows = _without_undone(metrics_rows(path / METRICS_NAME))
         except RunDirError as error:

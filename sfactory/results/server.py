@@ -13,11 +13,10 @@ from typing import Any
 from urllib.parse import quote
 
 from sfactory import atomic
-from sfactory.config.saved_config import CONFIG_NAME
+from sfactory.config.saved_config import CONFIG_NAME, LOG_NAME, METRICS_NAME, RUN_NAME, SUMMARY_NAME
 from sfactory.errors import ResourceError
 from sfactory.pbt.event_log import EVENT_LOG_NAME
-from sfactory.results.page import LOG_NAME, data_of, data_text, page_of, videos_of
-from sfactory.results.runs import METRICS_NAME
+from sfactory.results.page import data_of, data_text, page_of, videos_of
 
 HOST = "127.0.0.1"
 _TIMEOUT_S = 30.0  # for a client to send its request, or take the answer
@@ -61,7 +60,7 @@ class LivePage:
 
 
 def _files(run: Path) -> list[Path]:
-    names = (CONFIG_NAME, "run.json", "summary.json", METRICS_NAME, EVENT_LOG_NAME, LOG_NAME)
+    names = (CONFIG_NAME, RUN_NAME, SUMMARY_NAME, METRICS_NAME, EVENT_LOG_NAME, LOG_NAME)
     return [*(run / name for name in names), *videos_of(run)]
 
 

@@ -18,7 +18,7 @@ from sfactory.clock import now
 from sfactory.config.flags import assigned
 from sfactory.config.population_rules import learning_policies
 from sfactory.config.resolve import AUTOTUNE, CONFIG_FILE, Resolved
-from sfactory.config.saved_config import write_config
+from sfactory.config.saved_config import SUMMARY_NAME, write_config
 from sfactory.config.schema import Config
 from sfactory.config.task_defaults import depends_on_step_time
 from sfactory.env.factory import EnvFactory
@@ -220,7 +220,7 @@ class Session:
 
 def summary_of_unopened(config: Config) -> Summary:
     """The summary of a run that was interrupted before its directory was opened."""
-    earlier = Summary.read(Path(config.run.train_dir) / config.run.experiment / "summary.json")
+    earlier = Summary.read(Path(config.run.train_dir) / config.run.experiment / SUMMARY_NAME)
     return dataclasses.replace(earlier or _summary_of(config, None, "interrupted"), status="interrupted")
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from sfactory.errors import CannotSaveError, EnvError, ResourceError
+from sfactory.errors import CannotSaveError, ConfigError, EnvError
 from sfactory.play.video import VideoFile, find_ffmpeg, rgb_frame
 from tests.support.decoder import decode
 
@@ -112,7 +112,7 @@ def test_missing_directory_and_package_are_named(tmp_path: Path, monkeypatch: py
     with pytest.raises(CannotSaveError, match=r"nowhere/x\.mp4"):
         write(tmp_path / "nowhere" / "x.mp4", [frame(0)])
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    with pytest.raises(ResourceError, match=r"; run: pip install .*\[video\]"):
+    with pytest.raises(ConfigError, match=r"; run: pip install .*\[video\]"):
         find_ffmpeg()
 
 
