@@ -7,6 +7,7 @@ families are found in the same way. This module asks them about names and flags;
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
     import gymnasium
 
 ENTRY_POINT_GROUP = "sfactory.envs"
+NUM_ENVS = "num_envs"  # a parameter of what makes many envs at once: a vector env or a TensorEnv
+# Of a flag of wrappers; what stands in the braces says what the env is instead.
+ONE_BY_ONE = (
+    "is for envs of one agent that are made one by one, and this one {}; leave it out, or wrap the env with code of "
+    "your own, which --wrapper=module:function names"
+)
 
 
 @runtime_checkable
@@ -131,6 +138,11 @@ def search_families(env_name: str) -> FamilySearch:
 def find_family(env_name: str) -> EnvFamily | None:
     """The family that makes ``env_name``, or None."""
     return search_families(env_name).family
+
+
+def makes_many_at_once(family: EnvFamily | None) -> bool:
+    """Whether ``family`` makes vector envs or TensorEnvs."""
+    return family is not None and NUM_ENVS in inspect.signature(family.make).parameters
 
 
 def flag_that_stays_one(family: EnvFamily | None) -> str:

@@ -31,6 +31,7 @@ from sfactory.config.help_text import train_help
 from sfactory.config.run_rules import experiment_of, fitted
 from sfactory.config.saved_config import (
     CONFIG_NAME,
+    FROZEN,
     NOT_RESUMED,
     SavedConfig,
     check_resume,
@@ -270,8 +271,12 @@ def _family_defaults(family: EnvFamily, env: str, findings: _Findings) -> dict[s
 
 def _check(config: Config, saved: SavedConfig, sources: Mapping[str, str], findings: _Findings) -> None:
     """Add the problems of the values themselves, of the environment's name, and of resuming."""
+    values = values_of(config)
+    frozen = {name for name in FROZEN.intersection(saved.values) if saved.values[name] != values[name]}
     for problem in find_problems(config, findings.broken, findings.chosen):
         source = sources[problem.flags[0]]
+        if source in _SAVED and not frozen.isdisjoint(problem.flags):
+            continue  # the run's own value is fine with the one that must be kept, see ``check_resume``
         origin = "" if source in (DEFAULT, COMMAND_LINE) else f" (this value comes from: {source})"
         findings.problems.append(problem.text + origin)
     if "env" not in findings.broken:

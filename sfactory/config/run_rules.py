@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import operator
 import os
@@ -10,10 +11,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from sfactory.config.env_families import find_family, flag_that_stays_one
+from sfactory.config.env_families import ONE_BY_ONE, find_family, flag_that_stays_one, makes_many_at_once
 from sfactory.config.env_names import env_name_of
 from sfactory.config.rule import Rule, excludes, is_default, multiple_of, needs, refuse, refused_where_collection_waits
-from sfactory.config.schema import AUTO, Config
+from sfactory.config.schema import AUTO, Config, WrapperConfig
 
 _LONGEST_NAME = 100
 _EXPERIMENT = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{_LONGEST_NAME - 1}}}")
@@ -70,6 +71,17 @@ def _one_per_process(flag: str) -> Rule:
         return f"must be 1, as the package of the family {family.name!r} allows {allowed} in a process{advice}"
 
     return Rule((flag, "env", "serial_mode"), find)
+
+
+def _wraps_one(flag: str) -> Rule:
+    """A rule that is broken where ``flag`` would wrap envs of a family that steps many at once."""
+
+    def find(config: Config) -> str | None:
+        if flag not in config.wrappers.used or not makes_many_at_once(find_family(config.run.env)):
+            return None
+        return ONE_BY_ONE.format("is one of many that are made at once")
+
+    return Rule((flag, "env"), find)
 
 
 def rounds_misfit(config: Config, agents: int) -> str | None:
@@ -224,6 +236,7 @@ SAMPLING_RULES = (
         lambda config: len(config.wrappers.obs_resize) not in (0, 2),
         "must be two numbers, height and width, for example --obs_resize 84 84",
     ),
+    *(_wraps_one(field.name) for field in dataclasses.fields(WrapperConfig) if field.name != "wrapper"),
     *(
         excludes("flatten_obs", keys, f"leaves one observation, of which --{keys} cannot choose")
         for keys in ("obs_keys", "ignore_obs_keys", "actor_obs_keys")

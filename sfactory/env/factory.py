@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from sfactory.config.env_families import find_family, install_advice, lack_of_family
+from sfactory.config.env_families import NUM_ENVS, ONE_BY_ONE, find_family, install_advice, lack_of_family
 from sfactory.config.flags import assigned, did_you_mean
 from sfactory.config.import_strings import Unresolved, described, find_callable, import_current_directory
 from sfactory.config.schema import Config, WrapperConfig
 from sfactory.env.lifecycle import draw_without_screen, warnings_stay_warnings
-from sfactory.env.tensor_makers import DEVICE, NUM_ENVS, advice_for, lacks_parameters, misfit, says_tensors
+from sfactory.env.tensor_makers import DEVICE, advice_for, lacks_parameters, misfit, says_tensors
 from sfactory.errors import EnvError, Passing, named, raised_at
 from sfactory.packages import env_plugin, missing_module
 
@@ -312,10 +312,7 @@ class EnvFactory:
     def _require_own_wrappers_alone(self, what: str) -> None:
         others = [assigned(name, value) for name, value in self.wrappers.used.items() if name != "wrapper"]
         if others:
-            raise self._error(
-                f"{others[0]} is for envs of one agent that are made one by one, and this one {what}; leave it out, or "
-                "wrap the env with code of your own, which --wrapper=module:function names"
-            )
+            raise self._error(f"{others[0]} {ONE_BY_ONE.format(what)}")
 
     def _wrapped(self, env: Env, maker: Maker) -> Env:
         """``env`` in the wrappers of the other flags."""

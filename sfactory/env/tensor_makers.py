@@ -7,9 +7,10 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sfactory.config.env_families import NUM_ENVS
 from sfactory.config.import_strings import described
 
-NUM_ENVS, DEVICE = "num_envs", "device"
+DEVICE = "device"
 _MODULE = "sfactory.env.tensor_env"
 
 

@@ -17,6 +17,15 @@ SYNCHRONOUS: dict[str, Any] = {
     "batch_size": 256,
 }
 RETRO: dict[str, Any] = {"env": "retro:Airstriker-Genesis-v0", "worker_num_splits": 1}
+WRAPPERS: dict[str, Any] = {
+    "sticky_actions": 0.25,
+    "action_repeat": 2,
+    "max_episode_steps": 9,
+    "obs_grey": True,
+    "obs_resize": (84, 84),
+    "env_framestack": 4,
+    "flatten_obs": True,
+}
 REPLAY: dict[str, Any] = {"replay_proportion": 0.5, "replay_slots": 10}
 OWN = "my_networks:Own"
 CPC: dict[str, Any] = {"use_cpc": True, "use_rnn": True}
@@ -57,6 +66,7 @@ BROKEN: list[Row] = [
     ("num_envs_per_worker", {**RETRO, "num_envs_per_worker": 2}),
     ("worker_num_splits", {"env": "isaaclab:Isaac-Ant-v0", "worker_num_splits": 2}),
     ("num_workers", {**RETRO, "num_envs_per_worker": 1, "num_workers": 2, "serial_mode": True}),
+    *((name, {"env": "vector:CartPole-v1", name: value}) for name, value in WRAPPERS.items()),
     ("train_dir", {"train_dir": ""}),
     ("benchmark_stage", {"benchmark": True, "benchmark_stage": "learn", "sampler_only": True}),
     ("policy_workers_per_policy", {"num_workers": 2, "policy_workers_per_policy": 2, "inference": "local"}),

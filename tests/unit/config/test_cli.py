@@ -277,6 +277,18 @@ def test_a_resumed_run_takes_over_its_saved_values_wherever_it_was_moved() -> No
     assert "--learning_rate=0.01" in warning
 
 
+def test_a_vector_form_of_a_runs_env_is_refused_as_another_env_and_wrappers_of_a_vector_env_as_such() -> None:
+    save_run("--env=CartPole-v1", "--env_framestack=4")
+    for form in ("vector:CartPole-v1", "envpool:CartPole-v1"):
+        (problem,) = refused("--experiment=old", f"--env={form}")
+        assert problem.startswith(f"--env={form}: the run 'old' was started with --env=CartPole-v1")
+
+    RUN_DIR.rename("before")
+    save_run("--env=vector:CartPole-v1")
+    (problem,) = refused("--experiment=old", "--sticky_actions=0.25")
+    assert problem.startswith("--sticky_actions=0.25: is for envs of one agent that are made one by one")
+
+
 @pytest.mark.parametrize("more", ["--benchmark=True", "--restart_behavior=restart", "--restart_behavior=overwrite"])
 def test_a_benchmark_and_a_restarted_run_take_over_nothing(more: str) -> None:
     save_run("--env=CartPole-v1", "--gamma=0.8", "--num_workers=7", num_workers="autotune")
