@@ -9,8 +9,9 @@ from sfactory.actor.setup import ActorSetup
 from sfactory.env.tensor_env import TensorEnv
 from sfactory.errors import EnvFaults
 from sfactory.inference.acting_policy import ActingPolicy
-from sfactory.learner.learner import Publisher
+from sfactory.learner.learner import Learner, Publisher
 from sfactory.learner.learner_process import LearnerWorker
+from sfactory.learner.setup import LearnerSetup
 from sfactory.resident.collector import Collector, Rollout
 from sfactory.resident.dataset import DataChecks, ResidentDataset
 from sfactory.resident.episodes import Ended, EpisodeSums
@@ -21,7 +22,9 @@ from sfactory.shared.status import State, StatusRow, Stopwatch
 class ResidentLearner(LearnerWorker):
     """Learns from ``dataset`` once it is full."""
 
-    dataset: ResidentDataset
+    def __init__(self, setup: LearnerSetup, learner: Learner, row: StatusRow) -> None:
+        super().__init__(setup, learner, row)
+        self.dataset = ResidentDataset(setup.spec, setup.layout, torch.device(setup.device))
 
     def assemble(self, timeout: float) -> bool:
         """Whether the dataset is full."""

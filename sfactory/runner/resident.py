@@ -9,11 +9,8 @@ from __future__ import annotations
 import dataclasses
 from typing import cast
 
-import torch
-
 from sfactory.actor.setup import ActorSetup
 from sfactory.env.lifecycle import close_env
-from sfactory.resident.dataset import ResidentDataset
 from sfactory.resident.workers import ResidentActor, ResidentLearner
 from sfactory.runner.context import RunContext
 from sfactory.runner.serial import SerialExecutor, SerialSampling, failing_as
@@ -51,5 +48,4 @@ class ResidentExecutor(SerialExecutor):
             env = dataclasses.replace(setup.factory, device=device).tensors(self._layout.rows)
             self._sampling.envs.callback(close_env, env, f"the env of {name}")
             row.set("state", State.RESETTING)
-            worker.dataset = ResidentDataset(shared.spec, self._layout, torch.device(device))
             return ResidentActor(setup, env, learner.publisher, worker.dataset, row)
