@@ -93,7 +93,7 @@ def run(flags: Mapping[str, object] | Sequence[str], *, on_report: OnReport | No
         SFactoryError: the run was refused or has failed; its ``exit_code`` is the command's. An ObserverFailed has the
             exception of ``on_report`` as its cause.
     """
-    return _checked_run(flags, on_report, {})
+    return _checked_run("sfactory.run", flags, on_report, {})
 
 
 @_refusing_briefly
@@ -120,7 +120,7 @@ def train(
             watching[f"{type(each).__qualname__} ({place})"] = each
     given = {"env": env, "encoder": encoder, "observers": named}
     flags = {**{name: value for name, value in given.items() if value}, **flags}
-    return _checked_run(flags, on_report, watching)
+    return _checked_run("sfactory.train", flags, on_report, watching)
 
 
 @_refusing_briefly
@@ -144,7 +144,7 @@ def evaluate(
 
     Raises EnvError if the env cannot be made or hangs, EnvFaults if it fails, and the errors of ``sfactory.load``.
     """
-    _require_suitable_process()
+    _require_suitable_process("sfactory.evaluate")
     from sfactory.experiment.saved_policy import require_same_env
     from sfactory.play.policy import Policy, find_saved
     from sfactory.runner.evaluation import EvaluationPlan
@@ -179,7 +179,7 @@ def sampler(
 
     Raises ConfigError and EnvError before it starts; iterating raises the fault that ends the workers.
     """
-    _require_suitable_process()
+    _require_suitable_process("sfactory.sampler")
     given = {**{name: value for name, value in {"env": env, "encoder": encoder}.items() if value}, **flags}
     own = {"restart_behavior": "restart", "num_batches_per_epoch": 1}  # no run is resumed; a batch has batch_size steps
     resolved = read_command_line(words_of({**own, **given}))
@@ -200,14 +200,18 @@ def sampler(
 
 
 def _checked_run(
-    flags: Mapping[str, object] | Sequence[str], on_report: OnReport | None, observers: Mapping[str, Observer]
+    called: str,
+    flags: Mapping[str, object] | Sequence[str],
+    on_report: OnReport | None,
+    observers: Mapping[str, Observer],
 ) -> RunResult:
+    """``called``: the name of the function, for errors."""
     with _open_streams():
-        _require_suitable_process()
+        _require_suitable_process(called)
         arguments = _arguments(flags)
         resolved = read_command_line(arguments)
         if resolved.config.benchmark.benchmark:
-            raise ConfigError(["--benchmark=True: sfactory.run trains; python -m sfactory.train measures"])
+            raise ConfigError([f"--benchmark=True: {called} trains; python -m sfactory.train measures"])
         # Only now, so that a mistyped flag is reported before, and the environment variables are set.
         quiet = resolved.config.report.quiet
         with importing_torch("" if quiet else f"starting {resolved.config.run.env}"):
@@ -270,21 +274,21 @@ def _arguments(flags: Mapping[str, object] | Sequence[str]) -> list[str]:
     return words
 
 
-def _require_suitable_process() -> None:
-    """Raise ConfigError if this process cannot handle signals or start processes."""
+def _require_suitable_process(called: str) -> None:
+    """Raise ConfigError if this process cannot handle signals or start processes; it has called ``called``."""
     process, problem, main = multiprocessing.current_process(), "", sys.modules["__main__"]
     file = getattr(main, "__file__", None)  # "<stdin>" if it came from there; not set by python -c
     if threading.current_thread() is not threading.main_thread():
         problem = (
-            "sfactory.run must be called in the main thread, where signals arrive; for several runs at a time start "
+            f"{called} must be called in the main thread, where signals arrive; for several runs at a time start "
             "processes (subprocess, or python -m sfactory.launcher), not threads"
         )
     elif getattr(process, "_inheriting", False):  # multiprocessing itself checks this
         if "sfactory.process.fork_server" in sys.modules:
             raise SystemExit(1)  # main, which waits for this process, says the same
-        problem = f"sfactory.run was called while a process imports this script; {UNDER_MAIN_GUARD}"
+        problem = f"{called} was called while a process imports this script; {UNDER_MAIN_GUARD}"
     elif re.match("sf-(?!main)", process_name()):
-        problem = f"sfactory.run was called by a module that a process of a run imports; {UNDER_MAIN_GUARD}"
+        problem = f"{called} was called by a module that a process of a run imports; {UNDER_MAIN_GUARD}"
     elif file is not None and getattr(main, "__spec__", None) is None and not os.path.exists(file):
         problem = (
             f"processes of a run import the program that starts it, and {file} is no file; save the program, and type "
@@ -293,7 +297,7 @@ def _require_suitable_process() -> None:
     elif file is not None and getattr(main, "__spec__", None) is None and b"__name__" not in Path(file).read_bytes():
         problem = f"processes of a run import the script that starts it; {UNDER_MAIN_GUARD}"
     elif process.daemon:
-        problem = "sfactory.run starts processes, and this daemonic one may not; start it with daemon=False"
+        problem = f"{called} starts processes, and this daemonic one may not; start it with daemon=False"
     if problem:
         raise ConfigError([problem])
 

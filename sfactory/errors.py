@@ -54,6 +54,10 @@ class ConfigError(Refused):
         self.problems = list(problems)
         super().__init__("\n".join(self.problems))
 
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[list[str]]]:
+        """A process may send it to another one."""
+        return type(self), (self.problems,)
+
     @property
     def headline(self) -> str:
         """The first problem, and how many more there are."""

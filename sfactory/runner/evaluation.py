@@ -23,7 +23,7 @@ from sfactory.config.import_strings import objects_of_program
 from sfactory.config.trust import NETWORKS
 from sfactory.env.factory import EnvFactory
 from sfactory.env.lifecycle import close_env
-from sfactory.errors import EnvError, EnvFaults, traceback_of
+from sfactory.errors import CheckpointError, ConfigError, EnvError, EnvFaults, Refused, traceback_of
 from sfactory.experiment.saved_policy import SavedPolicy
 from sfactory.planning.env_probe import probing
 from sfactory.play.evaluation import Evaluation
@@ -51,8 +51,8 @@ class Share(NamedTuple):
     seed: int
     deterministic: bool
 
-    def __call__(self, tell: Callable[[Any], None], at_end: contextlib.ExitStack) -> str | None:
-        """Play them, and tell each with its number. Returns the error text of an env that fails."""
+    def __call__(self, tell: Callable[[Any], None], at_end: contextlib.ExitStack) -> str | Refused | None:
+        """Play them, and tell each with its number. Returns the error text of an env that fails, or what is refused."""
         torch.set_num_threads(1)
         name = f"--env={self.factory.name}"
         seed = seed_at(self.seed, Branch.EVALUATION, _FOR_ENV, self.numbers.start, bits=ENV_SEED_BITS)
@@ -66,7 +66,10 @@ class Share(NamedTuple):
             if due.due():
                 tell(_STEPPING)
 
-        model = acting_model(_with_weights(self.saved, torch.from_numpy), spec)
+        try:
+            model = acting_model(_with_weights(self.saved, torch.from_numpy), spec)
+        except (CheckpointError, ConfigError) as error:
+            return error
         player = Player(env, spec, model, show, name=name, deterministic=self.deterministic)
         tell(_READY)
         try:
@@ -147,12 +150,14 @@ class EvaluationPlan(NamedTuple):
 
 
 def _collect(received: Callable[[], Any], found: dict[int, Episode]) -> None:
-    """Take what one process tells, to its last word: None, or an error text."""
+    """Take what one process tells, to its last word: None, or an error."""
     is_ready = False
     while (answer := received()) is not None:
         if isinstance(answer, tuple):
             number, episode = answer
             found[number] = episode
+        elif isinstance(answer, Refused):
+            raise answer
         elif answer == _READY:
             is_ready = True
         elif answer != _STEPPING:

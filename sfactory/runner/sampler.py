@@ -21,7 +21,7 @@ from sfactory.errors import ConfigError, SFactoryError
 from sfactory.layout import Layout
 from sfactory.learner.batcher import Batcher, Inbox
 from sfactory.learner.learner import Publisher
-from sfactory.learner.staging import Staging
+from sfactory.learner.staging import HELD, Staging
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
 from sfactory.model.torch_state import OwnTorchState
@@ -48,7 +48,8 @@ class Trajectories(NamedTuple):
     terminated, truncated: [T, B] bool. After a truncation obs[t+1] is the last of the episode, and step t+1 is no step.
     valid: [T, B] bool - an env took the step. is_first: [T+1, B] bool - obs is the first of an episode.
     policy_version: [T, B] int32 - of the weights that acted. rnn_states: [K+1, B, S] float32 - before each chunk of
-    ``--recurrence`` steps, and after the last one.
+    ``--recurrence`` steps, and after the last one. held: [T, B] bool - the agent was inactive, and its memory stays the
+    same; None where agents are always active.
     """
 
     obs: dict[str, Tensor]
@@ -62,6 +63,7 @@ class Trajectories(NamedTuple):
     policy_version: Tensor
     is_first: Tensor
     rnn_states: Tensor
+    held: Tensor | None
 
 
 class Outputs(NamedTuple):
@@ -158,7 +160,7 @@ class Sampler:
         """What ``model`` gives for a batch, with gradients: log-probabilities of its actions, values, entropy."""
         steps, rows = batch.rewards.shape
         recurrence = steps // (len(batch.rnn_states) - 1)
-        unrolled = self.model.unroll(batch.obs, batch.rnn_states[:-1], batch.is_first, recurrence)
+        unrolled = self.model.unroll(batch.obs, batch.rnn_states[:-1], batch.is_first, recurrence, batch.held)
         distribution = self.model.distribution(unrolled.dist_params)
         taken = {key: action.flatten(0, 1) for key, action in batch.actions.items()}
         log_probs, entropy = distribution.log_prob(taken), distribution.entropy()
@@ -193,6 +195,7 @@ class _Rows(Staging):
             policy_version=of["policy_version"],
             is_first=self.is_first,
             rnn_states=self.rnn_states,
+            held=of.get(HELD),
         )
 
 

@@ -212,5 +212,12 @@ def test_refused_runs_raise_all_problems_and_leave_signals_as_they_were(flags: F
 
 
 def test_run_in_another_thread_is_refused(flags: Flags) -> None:
-    with ThreadPoolExecutor(1) as pool, pytest.raises(ConfigError, match="main thread"):
-        pool.submit(sfactory.run, flags).result(60)
+    calls = {
+        "run": lambda: sfactory.run(flags),
+        "train": lambda: sfactory.train(env="CartPole-v1"),
+        "evaluate": lambda: sfactory.evaluate("run"),
+        "sampler": lambda: sfactory.sampler(env="CartPole-v1").__enter__(),
+    }
+    for name, call in calls.items():
+        with ThreadPoolExecutor(1) as pool, pytest.raises(ConfigError, match=f"sfactory.{name} must .* main thread"):
+            pool.submit(call).result(60)

@@ -47,6 +47,18 @@ def test_batches_are_trajectories_of_the_weights_that_were_set(layout: dict[str,
             sampler.set_weights(broken)
 
 
+def test_memory_of_agents_that_sleep_stays_the_same() -> None:
+    kwargs = {"obs": "numbers", "actions": "discrete", "masked": False, "agents": "three"}
+    flags = {**FLAGS, "env": "tests.support.random_env:random_env", "env_kwargs": kwargs, "use_rnn": True}
+    with sfactory.sampler(**{**flags, "max_episode_steps": 0, "serial_mode": True}) as sampler:
+        batch = next(sampler)
+        assert batch.held is not None
+        assert batch.held.any()
+        own = sampler.forward(batch)
+
+    assert torch.allclose(own.log_probs[batch.valid], batch.log_probs[batch.valid], atol=1e-5)
+
+
 def test_a_killed_actor_is_replaced_and_one_too_many_ends_the_sampler() -> None:
     with sfactory.sampler(**{**FLAGS, "inference": "local", "max_worker_restarts": 1}) as sampler:
         next(sampler)

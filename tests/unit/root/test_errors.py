@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,6 +39,7 @@ from sfactory.errors import (
 )
 def test_the_headline_is_the_line_that_says_what_happened(error: SFactoryError, headline: str) -> None:
     assert error.headline == headline
+    assert pickle.loads(pickle.dumps(error)).headline == headline  # as one process tells another
 
 
 def test_place_where_foreign_code_raised_is_reported_and_not_that_in_a_library() -> None:
