@@ -5,9 +5,13 @@ stdout carries one JSON line; progress, warnings and what the env prints go to s
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import math
+import secrets
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from sfactory.clock import Every
 from sfactory.config.commands import EvaluateConfig, read_evaluate_line
@@ -15,6 +19,7 @@ from sfactory.process.command import Command, CommandModule, importing_torch
 from sfactory.system.cores import set_for_children
 
 if TYPE_CHECKING:
+    from sfactory.play.evaluation import Evaluation
     from sfactory.play.player import Episode
 
 _PROGRESS_S = 1.0
@@ -38,16 +43,31 @@ def _evaluate(config: EvaluateConfig) -> str:
 
     due = Every(_PROGRESS_S)
 
-    def report(episodes: Sequence[Episode]) -> None:
-        if episodes and (due.due() or len(episodes) == config.episodes):
-            mean = sum(episode.episode_return for episode in episodes) / len(episodes)
-            text = f"{len(episodes)} of {config.episodes} episodes, mean return {mean:.3f}"
-            print(text, file=sys.stderr, flush=True)
+    def play(saved: SavedPolicy) -> Evaluation:
+        def report(episodes: Sequence[Episode]) -> None:
+            if episodes and (due.due() or len(episodes) == config.episodes):
+                mean = sum(episode.episode_return for episode in episodes) / len(episodes)
+                text = f"{saved.checkpoint.name}: {len(episodes)} of {config.episodes} episodes, mean return {mean:.3f}"
+                print(text, file=sys.stderr, flush=True)
 
-    evaluation = EvaluationPlan.of(SavedPolicy.load(config), config).run(report)
+        return EvaluationPlan.of(saved, config).run(report)
+
+    if config.checkpoints == "chosen":
+        best, others = play(SavedPolicy.load(config)), {}
+    else:
+        if config.seed is None:
+            config = dataclasses.replace(config, seed=secrets.randbits(31))  # the same for all
+        found = [play(saved) for saved in SavedPolicy.load_all(config)]
+        best = max(found, key=lambda each: -math.inf if math.isnan(each.mean) else each.mean)
+        others = {"checkpoints": [_in_short(each.summary()) for each in found]}
     if config.csv:
-        evaluation.write_csv(config.csv)
-    return evaluation.to_json()
+        best.write_csv(config.csv)
+    return json.dumps({**best.summary(), **others}, allow_nan=False)
+
+
+def _in_short(summary: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("checkpoint", "checkpoint_env_steps", "episode_return_mean", "episode_return_mean_interval")
+    return {name: summary[name] for name in names}
 
 
 sys.modules[__name__].__class__ = CommandModule

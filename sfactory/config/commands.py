@@ -105,6 +105,11 @@ class PolicyFlags:
 class EvaluateConfig(PolicyFlags):
     """Which policy to evaluate, and how."""
 
+    checkpoints: Literal["chosen", "all"] = flag(
+        "chosen",
+        "all: evaluates every checkpoint of the policy, with the same seed; the result is that of the best, beside the "
+        "mean of each",
+    )
     episodes: int = flag(100, "whole episodes to play, exactly so many", ge=1, le=10_000_000)
     workers: int = flag(0, "processes that play an equal share each; 0: one per core, and per ten episodes", ge=0)
     env_kwargs: Mapping[str, Any] = flag({}, "keyword arguments for the environment's factory beside the run's")
@@ -120,6 +125,8 @@ class EvaluateConfig(PolicyFlags):
 def _evaluate_clashes(config: EvaluateConfig) -> Iterator[Clash]:
     if config.csv and (Path(config.csv).exists() or not Path(config.csv).absolute().parent.is_dir()):
         yield "csv", "exists already, or is in no folder that exists; give another name", ()
+    if config.checkpoints == "all" and (config.checkpoint_env_steps, config.load_checkpoint_kind) != (None, "latest"):
+        yield "checkpoints", "evaluates all: leave --checkpoint_env_steps and --load_checkpoint_kind out", ()
 
 
 _EVALUATE = Command(

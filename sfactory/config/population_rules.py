@@ -232,5 +232,15 @@ AUXILIARY_RULES = (
     _names("wrapper", "module:function or module:Class, for example --wrapper my_wrappers:Noisy"),
     _names("after_train_step", "module:function, for example --after_train_step my_hooks:my_function"),
     *idle_unless(("cpc_forward_steps", "cpc_time_subsample", "cpc_forward_subsample", "aux_loss_coeff"), "use_cpc"),
+    refuse(
+        ("save_best_metric", "eval_interval_sec"),
+        lambda config: config.checkpoint.best_by_evaluation and not config.evaluation.eval_interval_sec,
+        "there are no evaluations: add --eval_interval_sec=60, or choose another metric",
+    ),
+    refuse(
+        ("save_best_metric", "num_policies"),
+        lambda config: config.checkpoint.best_by_evaluation and config.population.num_policies > 1,
+        "evaluations are of policy 0 alone: leave --num_policies out, or choose another metric",
+    ),
     *idle_unless(("eval_workers", "eval_episodes", "eval_deterministic"), "eval_interval_sec", value=60),
 )

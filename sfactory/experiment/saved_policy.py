@@ -72,6 +72,19 @@ class SavedPolicy:
         return SavedPolicy(config, loaded.path, state, run_dir / CONFIG_NAME, wanted)._of_actor()
 
     @staticmethod
+    def load_all(wanted: PolicyFlags) -> list[SavedPolicy]:
+        """Every checkpoint of the policy, one of each env step, oldest first. Raises as ``load``."""
+        directory = CheckpointDir(Path(wanted.train_dir) / wanted.experiment / f"checkpoint_p{wanted.policy_index}", 1)
+        kinds: tuple[Kind, ...] = ("latest", "milestone", "best")
+        found = {steps: kind for kind in kinds for steps in directory.env_steps_of(kind)}
+        if not found:
+            return [SavedPolicy.load(wanted)]
+        return [
+            SavedPolicy.load(dataclasses.replace(wanted, load_checkpoint_kind=kind, checkpoint_env_steps=steps))
+            for steps, kind in sorted(found.items())
+        ]
+
+    @staticmethod
     def of_file(path: Path, trust_run_dir: bool) -> SavedPolicy:
         """Read one checkpoint, in the folder of its run. Raises as ``load``."""
         run_dir = next((folder for folder in path.absolute().parents[:3] if (folder / CONFIG_NAME).exists()), None)

@@ -161,7 +161,8 @@ class Checkpointer:
 
     Milestones, which are never deleted, are due at multiples of save_milestones_sec of training time over all resumes,
     and with a pool of opponents at multiples of opponent_snapshot_env_steps: the pool holds the newest milestones.
-    Main computes the objective, the mean of save_best_metric over the last stats_avg episodes.
+    Main computes the objective, the mean of save_best_metric over the last stats_avg episodes, or the mean return of an
+    evaluation: then the best checkpoint has the weights that were evaluated, and the counts of their time.
     """
 
     def __init__(
@@ -180,6 +181,7 @@ class Checkpointer:
         self.setup, self.trainer, self.progress, self._row, self._check = setup, trainer, progress, row, check
         self._flat, self._pool = flat, setup.shared.opponents
         self._config = config = setup.config.checkpoint
+        self._candidate = setup.shared.candidate if config.best_by_evaluation else None
         path = setup.checkpoint_dir
         self._directory = None if path is None else CheckpointDir(path, config.keep_checkpoints)
         self._save_due = Every(config.save_every_sec)
@@ -269,8 +271,13 @@ class Checkpointer:
             self._save_due.due()
 
     def _save_best_if_due(self) -> None:
-        if self._best_pause.passed and (objective := self._record_objective()) is not None:
+        candidate = self._candidate
+        if candidate is not None and (candidate.mean is None or candidate.judged):
+            return
+        if (candidate is not None or self._best_pause.passed) and (objective := self._record_objective()) is not None:
             self._save_best(objective)
+        if candidate is not None:
+            candidate.mark_judged()  # not if it could not be saved
 
     def _save_milestone_if_due(self) -> None:
         progress = self.progress
@@ -289,6 +296,9 @@ class Checkpointer:
     def _record_objective(self) -> float | None:
         """The objective, if it is better than ever and late enough to count."""
         objective = self.setup.shared.control.objective(self.setup.policy)
+        if self._candidate is not None:
+            mean = self._candidate.mean
+            objective = -math.inf if mean is None else mean
         late_enough = self.progress.env_steps >= self._config.save_best_after
         return objective if late_enough and objective > self.progress.best_objective else None
 
@@ -296,12 +306,20 @@ class Checkpointer:
         """Save as the best policy; if that fails, ``best_objective`` stays and it is looked at again."""
         if self._directory is None:
             return
-        payload = self._payload() | {"best_objective": objective}
-        self._directory.save_best(payload, self.trainer.train_step, self.progress.env_steps, objective)
+        payload = self._payload() | {"best_objective": objective} | self._evaluated()
+        self._directory.save_best(payload, payload["train_step"], payload["env_steps"], objective)
         if not self._has_latest:
-            self._row.set("saved_env_steps", self.progress.run_env_steps)
+            self._row.set("saved_env_steps", payload["run_env_steps"])
         self.progress.best_objective = objective
         self._best_pause = Deadline(self._config.save_best_every_sec)
+
+    def _evaluated(self) -> dict[str, Any]:
+        """Of a payload, what belongs to the candidate, if evaluations decide; the optimizer's state is the present."""
+        if self._candidate is None:
+            return {}
+        weights, version, counts = self._candidate.read()
+        numbers = {name: _NUMBERS[name](count) for name, count in counts.items()}
+        return {"model": self._flat.state_dict(torch.from_numpy(weights)), "train_step": version, **numbers}
 
     def _plan_milestone(self) -> None:
         """The next milestone and snapshot, if they are wanted, are due at the next multiples of their intervals."""

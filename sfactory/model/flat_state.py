@@ -18,20 +18,20 @@ from sfactory.system.gpu import HostCopies
 _ALIGN = 64
 
 
-def _stretches(module: nn.Module) -> Iterator[tuple[Tensor, int, int]]:
-    """(tensor, first byte, byte after it, aligned) of all tensors: by dtype, then by name, so that each dtype is one
-    contiguous stretch."""
+def _stretches(module: nn.Module) -> Iterator[tuple[str, Tensor, int, int]]:
+    """(name, tensor, first byte, byte after it, aligned) of all tensors: by dtype, then by name, so that each dtype is
+    one contiguous stretch."""
     start = 0
     tensors = module.state_dict(keep_vars=True)
-    for _, tensor in sorted(tensors.items(), key=lambda item: (str(item[1].dtype), item[0])):
+    for name, tensor in sorted(tensors.items(), key=lambda item: (str(item[1].dtype), item[0])):
         end = start + -(-tensor.nbytes // _ALIGN) * _ALIGN
-        yield tensor, start, end
+        yield name, tensor, start, end
         start = end
 
 
 def flat_bytes(module: nn.Module) -> int:
     """Bytes of the module's flat state; works on meta tensors, too."""
-    return max((end for _, _, end in _stretches(module)), default=_ALIGN)
+    return max((end for *_, end in _stretches(module)), default=_ALIGN)
 
 
 class FlatState:
@@ -40,12 +40,14 @@ class FlatState:
     def __init__(self, module: nn.Module) -> None:
         device = next(module.parameters()).device
         self.block = torch.zeros(flat_bytes(module), dtype=torch.uint8, device=device)
+        self._views: dict[str, tuple[int, Tensor]] = {}  # with the first byte of each
         stretches: dict[torch.dtype, tuple[int, int]] = {}
         with torch.no_grad():
-            for tensor, start, end in list(_stretches(module)):
+            for name, tensor, start, end in list(_stretches(module)):
                 view = self.block[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
                 view.copy_(tensor)
                 tensor.data = view
+                self._views[name] = start, view
                 stretches[tensor.dtype] = (stretches.get(tensor.dtype, (start, 0))[0], end)
         self._host: Tensor | None = None  # of a block on a GPU: pinned memory that it is copied to
         self._floats = [self.block[a:b].view(dtype) for dtype, (a, b) in stretches.items() if dtype.is_floating_point]
@@ -70,6 +72,13 @@ class FlatState:
     def to_host(self) -> npt.NDArray[np.uint8]:
         """[nbytes] uint8 - the block in host memory; a view that the module or the next call overwrites."""
         return self.host_copy().wait()[0].numpy()
+
+    def state_dict(self, host: Tensor) -> dict[str, Tensor]:
+        """The module's state_dict with the values of ``host`` [nbytes] uint8, of which its tensors are views."""
+        return {
+            name: host[start : start + view.nbytes].view(view.dtype).view(view.shape)
+            for name, (start, view) in self._views.items()
+        }
 
     def adopt(self, host: Tensor) -> None:
         """Overwrite the module's state with ``host`` [nbytes] uint8."""

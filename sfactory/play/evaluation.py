@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -71,10 +70,6 @@ class Evaluation:
         }
         result = {**result_of(self.played, self.episodes), **numbers}
         return {name: finite(value) for name, value in result.items()}
-
-    def to_json(self) -> str:
-        """One line of JSON."""
-        return json.dumps(self.summary(), allow_nan=False)
 
     def write_csv(self, path: str | Path) -> None:
         """A line for each episode: its number, return, length, and what else it reports. Raises CannotSaveError."""

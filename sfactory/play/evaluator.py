@@ -22,13 +22,14 @@ from sfactory.env.factory import EnvFactory
 from sfactory.env.lifecycle import close_env, see_gpu_of
 from sfactory.errors import SFactoryError
 from sfactory.inference.acting_policy import ActingPolicy
-from sfactory.layout import episodes_of, evaluator_name
+from sfactory.layout import episodes_of, evaluator_name, learner_name
 from sfactory.messages import TRUE_OBJECTIVE, EpisodeTotals, EvaluationPart
 from sfactory.play.player import EnvFailed, Player
 from sfactory.play.rendering import AnyEnv
 from sfactory.seeds import ENV_SEED_BITS, Branch, seed_at, seed_libraries
 from sfactory.shared.objects import SharedObjects
 from sfactory.shared.status import State, StatusRow, Stopwatch
+from sfactory.shared.weights import COUNTS
 
 _log = logging.getLogger(__name__)
 
@@ -74,6 +75,8 @@ class Evaluator:
         assert setup.shared.candidate is not None, "without evaluators"
         self._candidate = setup.shared.candidate
         self._policy = ActingPolicy(setup.shared.spec, setup.config.model, self._candidate.weights, torch.device("cpu"))
+        self._learner = setup.shared.status.row(learner_name(0))
+        self._is_judged = setup.config.checkpoint.best_by_evaluation
         self._deadline: Deadline | None = None
         self._restarts = self._played = 0
         self._make_env()
@@ -90,8 +93,9 @@ class Evaluator:
     def turn(self, timeout: float) -> None:
         """Play a candidate if there is one, or wait for one up to ``timeout`` seconds."""
         presents, candidate, weights = self._setup.evaluator == 0, self._candidate, self._shared.weights[0]
-        if presents and candidate.done and weights.publications and self._due.due():
-            candidate.present(weights)
+        is_free = candidate.done and (candidate.judged or not self._is_judged)
+        if presents and is_free and weights.publications and self._due.due():
+            candidate.present(weights, [self._learner.get(name) for name in COUNTS])
         if self._candidate_waits:
             self._play()
             return

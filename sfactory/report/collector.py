@@ -59,7 +59,7 @@ class ReportCollector:
     ) -> None:
         """``resumed``: the state of the run at the end of its last session."""
         self._resumed = resumed or Resumed()
-        stats_avg, best_metric = config.report.stats_avg, config.checkpoint.save_best_metric
+        stats_avg, best_metric = config.report.stats_avg, config.checkpoint.episode_metric
         policies, earlier = config.population.num_policies, self._resumed.summary
         self._all = PolicyStats(stats_avg, best_metric, earlier.episodes if earlier else 0)
         self._by_policy = [PolicyStats(stats_avg, best_metric) for _ in range(policies)] if policies > 1 else []

@@ -65,7 +65,7 @@ class EvaluationReports:
         self._evaluators = evaluators
         self._number = 0
         self._parts: dict[int, EvaluationPart] = {}
-        self._complete: list[EvaluationReport] = []
+        self._complete: list[tuple[int, EvaluationReport]] = []
         self._lock = threading.Lock()
         self.last: EvaluationReport | None = None
 
@@ -77,14 +77,14 @@ class EvaluationReports:
             self._parts[part.evaluator] = part
             if self.is_complete(part.number):
                 self.last = EvaluationReport.of(list(self._parts.values()))
-                self._complete.append(self.last)
+                self._complete.append((part.number, self.last))
 
     def is_complete(self, number: int) -> bool:
         """Whether all parts of evaluation ``number``, the newest, have arrived."""
         return number == self._number and len(self._parts) == self._evaluators
 
-    def take(self) -> list[EvaluationReport]:
-        """Evaluations completed since the last call."""
+    def take(self) -> list[tuple[int, EvaluationReport]]:
+        """Evaluations completed since the last call, with their numbers."""
         with self._lock:
             complete, self._complete = self._complete, []
         return complete

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from sfactory.clock import Every, now
@@ -163,6 +164,9 @@ class Reporter:
 
     def _write_evaluations(self, last: bool = False) -> None:
         """Write one row and one console line for each evaluation completed since the last call."""
-        for evaluation in self.reports.evaluations.take():
+        for number, evaluation in self.reports.evaluations.take():
+            mean = evaluation.episode_return_mean
+            if self._candidate is not None:
+                self._candidate.tell_mean(number, -math.inf if mean is None else mean)
             self._write(evaluation.scalars(), last)
             self._console.message(str(evaluation))

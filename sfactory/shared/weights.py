@@ -11,6 +11,7 @@ sides on the other processors that torch supports.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ Bytes = npt.NDArray[np.uint8]
 
 _READ_LIMIT_S = 5.0
 _WRITING, _WRITTEN = 0, 1
+COUNTS = ("env_steps", "agent_steps", "run_env_steps", "train_seconds")  # in the learner's row of the status board
 
 
 class TornWeights(SFactoryError):
@@ -96,16 +98,19 @@ class SharedWeights:
 
 
 class EvalWeights:
-    """The candidate weights that evaluators play, and which evaluators have finished with them.
+    """The candidate weights that evaluators play, which evaluators have finished with them, and their mean return.
 
     A new candidate is presented only after all evaluators have finished the current one. So all episodes of an
-    evaluation use one policy version, even if an env is slow.
+    evaluation use one policy version, even if an env is slow. Where evaluations decide which policy is the best, the
+    learner must have judged the candidate, too: it saves the very weights that were played.
     """
 
     def __init__(self, nbytes: int, evaluators: int) -> None:
         """``nbytes``: that of the SharedWeights that candidates are copied from."""
-        self.weights = SharedWeights(nbytes)
-        self._shared = SharedArrays("candidate", {"done": TensorSpec((evaluators,), "int64")})
+        self.weights = SharedWeights(nbytes + 8 * len(COUNTS))  # weights, and COUNTS of their time as float64
+        one = TensorSpec((1,), "int64")
+        fields = {"done": TensorSpec((evaluators,), "int64"), "mean": TensorSpec((1,), "float64")}
+        self._shared = SharedArrays("candidate", {**fields, "played": one, "judged": one})
 
     @property
     def number(self) -> int:
@@ -121,12 +126,43 @@ class EvalWeights:
         """True if all evaluators have finished the current candidate, or if there is none yet."""
         return bool((self._shared["done"] == self.number).all())
 
-    def present(self, published: SharedWeights) -> None:
-        """Make the newest weights of ``published`` the candidate; called by one process, only when ``done``."""
+    def present(self, published: SharedWeights, counts: Sequence[float]) -> None:
+        """Make the newest weights of ``published`` the candidate; called by one process, only when ``done``.
+
+        counts: COUNTS of now.
+        """
         assert self.done, f"candidate {self.number} is still being played"
-        weights = np.empty(published.nbytes, np.uint8)
-        _, version = published.read_into(weights)
-        self.weights.publish(weights, version)
+        block = np.empty(self.weights.nbytes, np.uint8)
+        _, version = published.read_into(block[: published.nbytes])
+        block[published.nbytes :] = np.array(counts).view(np.uint8)
+        self.weights.publish(block, version)
 
     def mark_done(self, evaluator: int, number: int) -> None:
         self._shared["done"][evaluator] = number
+
+    def tell_mean(self, number: int, mean: float) -> None:
+        """Called by main: the mean return of candidate ``number``, for the learner."""
+        self._shared["mean"][0] = mean
+        self._shared["played"][0] = number
+
+    @property
+    def mean(self) -> float | None:
+        """The mean return of the candidate, None before main knows it."""
+        return float(self._shared["mean"][0]) if self.number and self._shared["played"][0] == self.number else None
+
+    @property
+    def judged(self) -> bool:
+        """True if the learner needs the candidate no more, or if there is none yet."""
+        return bool(self._shared["judged"][0] == self.number)
+
+    def mark_judged(self) -> None:
+        """Called by the learner, once it has seen ``mean``."""
+        self._shared["judged"][0] = self.number
+
+    def read(self) -> tuple[Bytes, int, dict[str, float]]:
+        """The candidate: weights, policy version, and COUNTS of the moment at which they were the newest."""
+        block = np.empty(self.weights.nbytes, np.uint8)
+        _, version = self.weights.read_into(block)
+        cut = len(block) - 8 * len(COUNTS)
+        counts = np.frombuffer(block[cut:].tobytes(), np.float64).tolist()
+        return block[:cut], version, dict(zip(COUNTS, counts, strict=True))

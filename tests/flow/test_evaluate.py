@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sfactory.errors import ExitCode
+import sfactory
+from sfactory.errors import CheckpointError, ExitCode
 from sfactory.play.evaluation import Evaluation
 from sfactory.play.player import Episode
-from tests.support.saved_run import TRUSTED, save_run
+from tests.support.saved_run import TRUSTED, checkpoints, payload, save_run
 from tests.support.warm_process import finished
 
 FAULTY = "sfactory_envs.synthetic.faulty:Faulty"
@@ -69,6 +70,29 @@ def test_an_env_that_fails_hangs_or_dies_is_named() -> None:
         result, shown = evaluate("--episodes=4", "--workers=2", f"--env_kwargs={json.dumps(kwargs)}", code=code)
         assert result == {}
         assert text in shown
+
+
+def test_the_best_of_all_checkpoints_is_named() -> None:
+    save_run(certainty=-5.0)
+    checkpoints().save_milestone(payload(8.0) | {"env_steps": 30}, train_step=3, env_steps=30)
+    checkpoints().save_best(payload(0.0) | {"env_steps": 50}, train_step=5, env_steps=50, metric=9.0)
+
+    found, _ = evaluate("--checkpoints=all", "--episodes=4", "--workers=1", "--csv=best.csv")
+
+    means = {each["checkpoint_env_steps"]: each["episode_return_mean"] for each in found["checkpoints"]}
+    assert list(means) == [30, 50, 70]
+    assert means[30] == max(means.values()) == found["episode_return_mean"] > means[50] > means[70]
+    assert found["checkpoint_env_steps"] == 30
+    assert len(Path("best.csv").read_text().splitlines()) == 5
+    _, shown = evaluate("--checkpoints=all", "--checkpoint_env_steps=30", code=ExitCode.REFUSED)
+    assert "--checkpoints=all: " in shown
+
+
+def test_weights_that_do_not_fit_the_env_are_named_by_their_checkpoint() -> None:
+    save_run()
+
+    with pytest.raises(CheckpointError, match=r"checkpoint_000000007_70\.pth does not fit"):
+        sfactory.evaluate("train_dir/run", 1, env_kwargs={"num_contexts": 5}, trust_run_dir=True)
 
 
 def test_what_cannot_be_played_is_refused() -> None:

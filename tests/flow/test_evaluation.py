@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from sfactory.checkpoint.directory import CheckpointDir
 from tests.support.long import LONG
 from tests.support.process_states import HEADING, ask
 from tests.support.trainer import BANDIT, ENDLESS, RunTrainer, TrainerRun, learned_by
@@ -32,7 +33,8 @@ def plays(run: TrainerRun, name: str) -> bool:
 
 
 def test_newest_policy_is_evaluated_every_second_by_other_processes(run_trainer: RunTrainer) -> None:
-    run = run_trainer(train_for_env_steps=ENDLESS, eval_interval_sec=1, eval_workers=2, eval_episodes=5)
+    best: dict[str, Any] = {"save_best_metric": "eval_return", "save_best_after": 0}
+    run = run_trainer(train_for_env_steps=ENDLESS, eval_interval_sec=1, eval_workers=2, eval_episodes=5, **best)
     run.wait_until(lambda: len(evaluations(run)) >= 3)
     processes = run.processes()
     evaluators = {name for name in processes if "eval" in name}
@@ -59,9 +61,16 @@ def test_newest_policy_is_evaluated_every_second_by_other_processes(run_trainer:
     assert run.stderr.count("evaluation of policy version") >= len(rows)
     assert f"evaluation of policy version {versions[0]}: return" in run.stderr
 
+    # The best checkpoint has what was evaluated as the best. The run may have ended before the last one was judged.
+    loaded = CheckpointDir(run.run_dir / "checkpoint_p0", 2).load("best")
+    assert loaded is not None
+    saved = loaded.payload["best_objective"], loaded.payload["train_step"]
+    means = [(row["eval/episode_return_mean"], row["eval/policy_version"]) for row in rows]
+    assert saved in [max(judged, key=lambda each: each[0]) for judged in (means[:-1], means)]
+
     # A resumed run keeps the last evaluation until there is another.
     limit = run.result()["env_steps"] + 2000
-    again = run_trainer(train_for_env_steps=limit, eval_interval_sec=0).done()
+    again = run_trainer(train_for_env_steps=limit, eval_interval_sec=0, save_best_metric="reward").done()
 
     assert again.result()["evaluation"] == last
 

@@ -63,6 +63,8 @@ ALONE = """
 BROKEN: list[Row] = [
     *((name, {name: coerce(all_flags()[name], text)}) for name, _, text in (w.partition("=") for w in ALONE.split())),
     ("env", {"env": ""}),
+    ("save_best_metric", {"save_best_metric": "eval_return"}),
+    ("save_best_metric", {"save_best_metric": "eval_return", "eval_interval_sec": 9.0, "num_policies": 2}),
     ("num_envs_per_worker", {**RETRO, "num_envs_per_worker": 2}),
     ("worker_num_splits", {"env": "isaaclab:Isaac-Ant-v0", "worker_num_splits": 2}),
     ("num_workers", {**RETRO, "num_envs_per_worker": 1, "num_workers": 2, "serial_mode": True}),

@@ -93,7 +93,9 @@ class CheckpointConfig:
         -1.0, "seconds between milestones, which are checkpoints that are never deleted; -1 saves none", ge=-1
     )
     save_best_metric: str = flag(
-        "reward", "metric of the best policy: reward, true_objective, or the name of an extra episode statistic"
+        "reward",
+        "metric of the best policy: reward, true_objective, an extra episode statistic by name, or eval_return: the "
+        "mean return of an evaluation, whose weights are saved",
     )
     save_best_every_sec: float = flag(5.0, "minimum seconds between two saves of the best policy", ge=0)
     save_best_after: int = flag(100_000, "env steps before the best policy is saved for the first time", ge=0)
@@ -110,6 +112,16 @@ class CheckpointConfig:
         "which of its parts: normalizer (of observations), encoder, core, decoder, policy, value (heads), model; "
         "empty: all",
     )
+
+    @property
+    def best_by_evaluation(self) -> bool:
+        """Whether evaluations decide which policy is the best."""
+        return self.save_best_metric == "eval_return"
+
+    @property
+    def episode_metric(self) -> str:
+        """save_best_metric, if episodes of training have it, else their return, which then decides nothing."""
+        return "reward" if self.best_by_evaluation else self.save_best_metric
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from sfactory.learner.setup import LearnerSetup, Limits
 from sfactory.learner.train_stats import Learned
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
-from sfactory.model.flat_state import FlatState
+from sfactory.model.flat_state import FlatState, flat_bytes
 from sfactory.shared.objects import SharedObjects
 from tests.support.equality import assert_same
 from tests.support.parts import VECTOR, random_batch, small_layout, tiny_model, trainer_for
@@ -44,16 +44,17 @@ class LoneCheckpointer:
 
     def __init__(self, path: Path, **fields: Any) -> None:
         defaults = {"save_every_sec": NEVER, "save_best_every_sec": 0.0, "save_best_after": 0}
-        shared = SharedObjects(VECTOR, small_layout(), weight_bytes=8)
-        self.directory, self.control = CheckpointDir(path, keep=2), shared.control
         self.trainer = trainer_for(tiny_model())
+        shared = SharedObjects(VECTOR, small_layout(evaluators=1), flat_bytes(self.trainer.model))
+        self.directory, self.control = CheckpointDir(path, keep=2), shared.control
+        self.shared = shared
         self.progress = Progress(env_steps=100, agent_steps=300, run_env_steps=100)
         config = Config(checkpoint=CheckpointConfig(**{**defaults, **fields}))
         setup = LearnerSetup(config, shared, 0, 1, "cpu", 1, str(path))
         self.row = shared.status.row("sf-learner-0")
         flat = FlatState(self.trainer.model)
-        publisher = Publisher(flat, setup.weights, 1)
-        self.checkpointer = Checkpointer(setup, self.trainer, self.progress, self.row, publisher.check, flat)
+        self.publisher = Publisher(flat, setup.weights, 1)
+        self.checkpointer = Checkpointer(setup, self.trainer, self.progress, self.row, self.publisher.check, flat)
 
     def learn(self, mark: float, mean_return: float = LOWEST) -> None:
         """One dataset later: the weights carry ``mark``, and main reports ``mean_return``."""
@@ -111,6 +112,46 @@ def test_best_policy_at_the_end_is_saved_within_the_interval(tmp_path: Path) -> 
 
     assert run.best() == Saved(1.0, 50.0)
     assert run.latest()["best_objective"] == 50.0
+
+
+def test_the_best_by_evaluation_has_the_weights_and_counts_that_were_evaluated(tmp_path: Path) -> None:
+    run = LoneCheckpointer(tmp_path, save_best_metric="eval_return", save_best_every_sec=NEVER)
+    candidate = run.shared.candidate
+    assert candidate is not None
+
+    def evaluated(mark: float, mean: float) -> None:
+        """The weights of ``mark`` are played while the policy learns on, and reach ``mean``."""
+        run.learn(mark, mean_return=1000.0)
+        run.publisher.publish(run.trainer.train_step)
+        candidate.present(run.shared.weights[0], [run.progress.env_steps, run.progress.agent_steps, 7, 0.5])
+        run.save_after(-1.0)
+        assert not candidate.judged
+        candidate.mark_done(0, candidate.number)
+        candidate.tell_mean(candidate.number, mean)
+
+    run.save_after(0.0, 1000.0)
+    found = []
+    for mark, mean in [(1.0, 10.0), (2.0, 9.0), (3.0, LOWEST), (4.0, 11.0)]:
+        evaluated(mark, mean)
+        run.save_after(-1.0)
+        assert candidate.judged
+        found.append(run.best())
+
+    first = Saved(1.0, 10.0)
+    assert found == [first, first, first, Saved(4.0, 11.0)]
+    best = run.directory.load("best")
+    assert best is not None
+    counts = [
+        best.payload[name] for name in ("train_step", "env_steps", "agent_steps", "run_env_steps", "train_seconds")
+    ]
+    assert counts == [11, 1200, 2500, 7, 0.5]
+    evaluated(5.0, 12.0)
+    (in_the_way := tmp_path / "best_000000014_1500_12.000.pth").mkdir()
+    run.save_after(-1.0)
+    assert not candidate.judged  # so that the evaluated weights stay until they are saved
+    in_the_way.rmdir()
+    run.checkpointer.finish()
+    assert run.best() == Saved(5.0, 12.0)
 
 
 def test_latest_is_saved_although_the_best_cannot_be(tmp_path: Path) -> None:

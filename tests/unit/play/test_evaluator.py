@@ -237,7 +237,8 @@ def test_an_evaluation_is_complete_when_all_parts_have_arrived() -> None:
 
     reports.add(part(0))
 
-    (report,) = reports.take()
+    ((number, report),) = reports.take()
+    assert number == 1
     assert reports.take() == []
     assert reports.last == report
     assert [reports.is_complete(number) for number in (1, 2)] == [True, False]
