@@ -81,6 +81,7 @@ setup(
         "docs": DOCS,
         "wandb": ["wandb>=0.19"],
         "mlflow": ["mlflow>=2.20"],
+        "trackio": ["trackio>=0.40"],
         "envpool": ["envpool>=1.2"],
         "brax": ["brax>=0.14", "jax>=0.5"],
         "mujoco": ["gymnasium[mujoco]"],
@@ -153,6 +154,7 @@ setup(
         ],
         "sfactory.observers": [
             "mlflow = sfactory.report.trackers:MlflowTracker",
+            "trackio = sfactory.report.trackers:TrackioTracker",
             "wandb = sfactory.report.trackers:WandbTracker",
         ],
         "sfactory.models": ["nethack = sfactory_envs.nethack_encoder:NetHackEncoder"],

@@ -84,6 +84,7 @@ class Timeouts:
     idle_policy: after which a warning says that a policy learns nothing while others are done.
     save_grace: between a stop and the end of the last save; twice the longest update is added.
     save_retry: between a save that failed and the next try.
+    tracker: for an experiment tracker to begin its run, and to send what is left at the end.
     """
 
     ring: float = 10.0
@@ -91,15 +92,18 @@ class Timeouts:
     idle_policy: float = 30.0
     save_grace: float = 8.0
     save_retry: float = 5.0
+    tracker: float = 120.0
 
     def scaled(self, factor: float) -> Timeouts:
-        """All but ``save_grace`` times ``factor``; raises ValueError if it is not a positive number.
+        """All but ``save_grace`` and ``tracker`` times ``factor``; raises ValueError if it is not a positive number.
 
-        A learner that is stopped at its start imports its code first, which takes seconds on a busy machine.
+        A learner that is stopped at its start imports its code first, and a tracker may make a database: both take
+        seconds on a busy machine.
         """
         if not 0 < factor < math.inf:
             raise ValueError(f"{_SCALE}={factor} must be a positive number")
-        return replace(Timeouts(*(factor * seconds for seconds in astuple(self))), save_grace=self.save_grace)
+        scaled = Timeouts(*(factor * seconds for seconds in astuple(self)))
+        return replace(scaled, save_grace=self.save_grace, tracker=self.tracker)
 
 
 TIMEOUTS = Timeouts().scaled(float(os.environ.get(_SCALE, "1")))

@@ -1,18 +1,25 @@
-"""Observers that send a run to experiment trackers: ``--observers wandb``, ``mlflow``.
+"""Observers that send a run to experiment trackers: ``--observers wandb``, ``mlflow``, ``trackio``.
 
 Each is configured by the variables of its own package (WANDB_PROJECT, MLFLOW_TRACKING_URI, ...); without
 them its project is ``sfactory``. Every row of metrics.jsonl is sent, over env steps, and the settings once. A resumed
 run goes on where it was. A tracker that fails while the run trains loses rows, which is logged; the run goes on.
+
+NOTE [Calls of trackers]: each tracker has a thread that makes all calls of its package, in order. Main never waits for
+a row. It waits for the begin and the end of a tracker's run, for TIMEOUTS.tracker seconds at most.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 from sfactory import atomic
+from sfactory.clock import TIMEOUTS
 from sfactory.config.flags import value_text, values_of
 from sfactory.config.saved_config import RUN_NAME
 from sfactory.errors import named
@@ -22,6 +29,7 @@ from sfactory.system.optional_packages import required
 
 PROJECT = "sfactory"
 _MLFLOW_PARAMS = 100  # in one request
+_MOST_WAITING = 1000  # rows that a tracker has not taken yet; more are lost
 
 _log = logging.getLogger(__name__)
 
@@ -35,30 +43,65 @@ class Tracker(Observer):
         """Raises ConfigError without the package."""
         self._api: Any = required(self.package, f"the observer {type(self).__name__}", self.package)
         self._warned = False
+        self._calls: queue.SimpleQueue[tuple[Callable[[], None], Future[None]]] = queue.SimpleQueue()
+        threading.Thread(target=self._call, name=self.package, daemon=True).start()
+
+    def _call(self) -> None:
+        """The thread of NOTE [Calls of trackers]."""
+        while True:
+            call, result = self._calls.get()
+            try:
+                call()
+                result.set_result(None)
+            except BaseException as error:  # of a foreign package
+                result.set_exception(error)
+
+    def _submit(self, call: Callable[[], None]) -> Future[None]:
+        result = Future[None]()
+        self._calls.put((call, result))
+        return result
 
     def on_init(self, facts: RunFacts) -> None:
         """Begin, or go on with what an earlier session of the run has begun; an error ends the run before it trains."""
         # The first session names the run: its folder may be moved, and another may get its name later.
         first = atomic.read_json(facts.run_dir / RUN_NAME)["sessions"][0]["id"]
         settings = {name: value_text(value) for name, value in values_of(facts.config).items()}
-        self.begin(facts.run_dir.name, str(first), settings, str(facts.run_dir))
+        begun = self._submit(lambda: self.begin(facts.run_dir.name, str(first), settings, str(facts.run_dir)))
+        try:
+            begun.result(TIMEOUTS.tracker)
+        except TimeoutError as error:
+            if begun.done():  # raised by the package
+                raise
+            raise ResourceError(
+                f"--observers={self.package}: its run did not begin within {TIMEOUTS.tracker:.0f} s; look whether its "
+                "server can be reached, use its offline mode (docs/report.md), or leave it out"
+            ) from error
 
     def on_report(self, row: Mapping[str, float | None]) -> None:
         """Send a row, without its unknown numbers."""
         numbers = {name: value for name, value in row.items() if value is not None}
-        try:
-            self.send(numbers, int(numbers["env_steps"]))
-        except Exception as error:
-            if not self._warned:
-                self._warned = True
-                _log.warning("%s: rows are lost: %s; training continues", self.package, named(error))
+        if self._calls.qsize() < _MOST_WAITING:
+            self._submit(lambda: self.send(numbers, int(numbers["env_steps"]))).add_done_callback(self._look)
+        else:
+            self._warn(f"it has not taken the last {_MOST_WAITING}")
+
+    def _look(self, sent: Future[None]) -> None:
+        if (error := sent.exception()) is not None:
+            self._warn(named(error))
+
+    def _warn(self, cause: str) -> None:
+        if not self._warned:
+            self._warned = True
+            _log.warning("%s: rows are lost: %s; training continues", self.package, cause)
 
     def on_stop(self, outcome: Outcome) -> None:
         """Send what is left, and how the run ended."""
+        ended = self._submit(lambda: self.end(outcome))
         try:
-            self.end(outcome)
+            ended.result(TIMEOUTS.tracker)
         except Exception as error:
-            _log.warning("%s: could not end its run: %s", self.package, named(error))
+            cause = named(error) if ended.done() else f"it takes longer than {TIMEOUTS.tracker:.0f} s"
+            _log.warning("%s: could not end its run, rows may be lost: %s", self.package, cause)
 
     def begin(self, name: str, identity: str, settings: Mapping[str, str], folder: str) -> None:
         """Begin a run, or go on with the one of this ``identity``."""
@@ -80,6 +123,8 @@ class WandbTracker(Tracker):
 
     def begin(self, name: str, identity: str, settings: Mapping[str, str], folder: str) -> None:
         """See ``Tracker``."""
+        for bound in ("WANDB_INIT_TIMEOUT", "WANDB_FINISH_TIMEOUT"):  # its exit handler would wait without an end, too
+            os.environ.setdefault(bound, f"{TIMEOUTS.tracker:g}")
         project = os.environ.get("WANDB_PROJECT", PROJECT)
         self._run = self._api.init(
             project=project, name=name, id=identity, resume="allow", config=dict(settings), dir=folder
@@ -97,7 +142,7 @@ class WandbTracker(Tracker):
 
 
 class MlflowTracker(Tracker):
-    """MLflow; rows are sent by its own thread."""
+    """MLflow."""
 
     package = "mlflow"
 
@@ -118,10 +163,30 @@ class MlflowTracker(Tracker):
 
     def send(self, numbers: Mapping[str, float], env_steps: int) -> None:
         """See ``Tracker``."""
-        self._api.log_metrics(dict(numbers), step=env_steps, synchronous=False, run_id=self._run)
+        self._api.log_metrics(dict(numbers), step=env_steps, run_id=self._run)
 
     def end(self, outcome: Outcome) -> None:
         """See ``Tracker``."""
-        self._api.flush_async_logging()
         status = {"done": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}[outcome.status]
         self._client.set_terminated(self._run, status)
+
+
+class TrackioTracker(Tracker):
+    """Trackio; keeps all on this machine unless TRACKIO_SPACE_ID names a place on the Hugging Face Hub."""
+
+    package = "trackio"
+
+    def begin(self, name: str, identity: str, settings: Mapping[str, str], folder: str) -> None:
+        """See ``Tracker``. Trackio knows a run by its name, so the identity is part of it."""
+        project = os.environ.get("TRACKIO_PROJECT", PROJECT)
+        self._run = self._api.init(
+            project=project, name=f"{name}-{identity}", config=dict(settings), resume="allow", embed=False
+        )
+
+    def send(self, numbers: Mapping[str, float], env_steps: int) -> None:
+        """See ``Tracker``."""
+        self._run.log(dict(numbers), step=env_steps)
+
+    def end(self, outcome: Outcome) -> None:
+        """See ``Tracker``."""
+        self._run.finish()

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import json
+import sqlite3
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,8 +14,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from sfactory.errors import ExitCode
-from sfactory.report.trackers import MlflowTracker, Tracker, WandbTracker
+from sfactory.clock import TIMEOUTS
+from sfactory.config.flags import config_of
+from sfactory.errors import ExitCode, ResourceError
+from sfactory.report import trackers
+from sfactory.report.trackers import MlflowTracker, Tracker, TrackioTracker, WandbTracker
 from tests.support.long import LONG
 from tests.support.trainer import MORE_STEPS, RunTrainer, TrainerRun
 
@@ -58,6 +66,70 @@ def test_mlflow_has_one_run_with_all_rows_and_settings(
     assert found.data.params["env"] == "CartPole-v1"
     sent = {(point.step, point.value) for point in client.get_metric_history(found.info.run_id, RETURN)}
     assert sent == {(row["env_steps"], row[RETURN]) for row in run.metrics() if row.get(RETURN) is not None}
+
+
+@LONG
+def test_trackio_keeps_all_rows_and_settings_on_this_machine(
+    run_trainer: RunTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+
+    run = train_twice(run_trainer, TrackioTracker)
+
+    first = json.loads((run.run_dir / "run.json").read_text())["sessions"][0]
+    (file,) = (tmp_path / "trackio").glob("sfactory*.db")
+    with contextlib.closing(sqlite3.connect(file)) as database:
+        found = database.execute("SELECT run_name, step, metrics FROM metrics").fetchall()
+        ((settings,),) = database.execute("SELECT config FROM configs").fetchall()
+    assert {name for name, *_ in found} == {f"run-{first['id']}"}
+    sent = {(step, json.loads(metrics).get(RETURN)) for _, step, metrics in found}
+    assert {row for row in sent if row[1] is not None} == {
+        (row["env_steps"], row[RETURN]) for row in run.metrics() if row.get(RETURN) is not None
+    }
+    assert json.loads(settings)["env"] == "CartPole-v1"
+
+
+class Hanging(Tracker):
+    """Its package waits for a server that never answers, in the calls of these names."""
+
+    package, hangs = "json", ("begin",)
+
+    def begin(self, *_: object) -> None:
+        self._wait("begin")
+
+    def send(self, *_: object) -> None:
+        self._wait("send")
+
+    def end(self, *_: object) -> None:
+        self._wait("end")
+
+    def _wait(self, call: str) -> None:
+        if call in self.hangs:
+            threading.Event().wait(600.0)
+
+
+def test_a_tracker_that_hangs_is_waited_for_no_longer_than_its_bound(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(trackers, "TIMEOUTS", dataclasses.replace(TIMEOUTS, tracker=0.2))
+    monkeypatch.setattr(trackers, "_MOST_WAITING", 2)
+    (tmp_path / "run.json").write_text('{"sessions": [{"id": "a"}]}')
+    facts: Any = Mock(run_dir=tmp_path, config=config_of({"env": "any"}))
+
+    with pytest.raises(ResourceError, match=r"--observers=json: its run did not begin within"):
+        Hanging().on_init(facts)
+    Hanging.hangs = ("send",)
+    tracker = Hanging()
+    tracker.on_init(facts)
+    for steps in range(5):
+        tracker.on_report({"env_steps": steps})
+    tracker.on_stop(Mock())
+
+    texts = [record.message for record in caplog.records]
+    assert [text.partition(" ")[2].partition(":")[0] for text in texts] == [
+        "rows are lost",
+        "could not end its run, rows may be lost",
+    ]
 
 
 def test_a_tracker_that_fails_loses_rows_and_says_so_once(

@@ -26,7 +26,7 @@ def test_one_positive_factor_scales_all_timeouts() -> None:
     scaled = Timeouts().scaled(0.5)
 
     assert Timeouts() == TIMEOUTS
-    assert (scaled.ring, scaled.stall, scaled.save_grace) == (5.0, 15.0, 8.0)
+    assert (scaled.ring, scaled.stall, scaled.save_grace, scaled.tracker) == (5.0, 15.0, 8.0, 120.0)
     for factor in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="positive"):
             Timeouts().scaled(factor)
