@@ -28,6 +28,7 @@ _WRITTEN = re.compile(
     + r"|sf_log[^/]*\.txt"
     r"|matches\.json|population\.jsonl?|population\.(svg|png)|git(_[0-9a-f]{16})?\.diff|events\.out\.tfevents\.[^/]+"
 )
+_OF_POLICY = re.compile(r"policy_\d+(/events\.out\.tfevents\.[^/]+)?")
 
 _log = logging.getLogger(__name__)
 
@@ -103,6 +104,8 @@ def _written_here(entry: Path, folder: Path) -> bool:
     """Whether ``entry``, anywhere below ``folder``, is a file or folder that a run writes there."""
     *parents, name = entry.relative_to(folder).parts
     mode = entry.lstat().st_mode
+    if _OF_POLICY.fullmatch("/".join((*parents, name))):
+        return stat.S_ISDIR(mode) if not parents else stat.S_ISREG(mode)
     if stat.S_ISDIR(mode):
         return _holds_checkpoints([*parents, name])
     if not stat.S_ISREG(mode):

@@ -19,7 +19,7 @@ from sfactory.report.matches import MatchTable
 from sfactory.report.observers import Observers
 from sfactory.report.progress import Progress
 from sfactory.report.scalars import account_scalars, memory_by_kind, memory_of_run
-from sfactory.report.writers import MetricsWriter, Scalars, TensorBoardWriter, numbers_of
+from sfactory.report.writers import MetricsWriter, Scalars, TensorBoard, numbers_of
 from sfactory.shared.objects import SharedObjects
 from sfactory.system.cores import Cores
 
@@ -50,9 +50,9 @@ class Reporter:
         self._process_started_at = process_started_at
         self._observers = Observers() if observers is None else observers
         self._observed_updates = resumed.updates
-        self._writers: list[MetricsWriter | TensorBoardWriter] = [MetricsWriter(rundir.path / METRICS_NAME)]
+        self._writers: list[MetricsWriter | TensorBoard] = [MetricsWriter(rundir.path / METRICS_NAME)]
         if report.with_tensorboard:
-            self._writers.append(TensorBoardWriter(rundir.path, report.flush_summaries_interval))
+            self._writers.append(TensorBoard(rundir.path, report.flush_summaries_interval, config))
         self._line_due = Every(report.report_interval_sec)
         self._row_due = Every(report.experiment_summaries_interval)
         self._announced = False

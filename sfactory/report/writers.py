@@ -20,8 +20,33 @@ from pathlib import Path
 from typing import Any, SupportsFloat
 
 from sfactory import atomic
+from sfactory.config.flags import all_flags, value_text, values_of
+from sfactory.config.saved_config import NOT_RESUMED
+from sfactory.config.schema import Config
 
 Scalars = Mapping[str, SupportsFloat | None]
+
+# The metrics beside the hyperparameters of runs.
+_RESULTS = ("train/episode_return_mean", "eval/episode_return_mean", "perf/fps_60s")
+# Titles of charts by category, their kind, and the scalars in them, as regular expressions where there are many lines.
+_CHARTS = {
+    "returns": {
+        "training and evaluation": ("Multiline", ["(train|eval)/episode_return_mean"]),
+        "training, least to greatest": (
+            "Margin",
+            [f"train/episode_return_{kind}" for kind in ("mean", "min", "max")],
+        ),
+    },
+    "learning": {
+        "losses": ("Multiline", ["train/(policy|value|aux)_loss"]),
+        "entropy and KL": ("Multiline", ["train/(entropy|kl)"]),
+        "policy lag, least to greatest": ("Margin", [f"policy_lag/{kind}" for kind in ("mean", "min", "max")]),
+    },
+    "speed": {
+        "steps per second": ("Multiline", ["perf/(fps_60s|sample_fps)"]),
+        "busy shares": ("Multiline", ["load/.*_busy"]),
+    },
+}
 
 _log = logging.getLogger(__name__)
 
@@ -88,6 +113,38 @@ def _number(value: SupportsFloat | None) -> float | None:
     return number if math.isfinite(number) else None
 
 
+class TensorBoard:
+    """TensorBoard files of a run in its folder; with several policies, each has a folder of its own below it.
+
+    There its scalars have the names that they have in a run of one policy, so that charts lay all policies together.
+    """
+
+    def __init__(self, directory: Path, flush_secs: float, config: Config) -> None:
+        """Writes the settings of ``config``, too, as text and as hyperparameters."""
+        policies, numbers = config.population.num_policies, range(config.population.num_policies)
+        folders = {f"policy_{number}/": directory / f"policy_{number}" for number in numbers if policies > 1}
+        for folder in folders.values():
+            with contextlib.suppress(OSError):  # what is lost is logged where it is written
+                folder.mkdir(exist_ok=True)
+        self._of_run = TensorBoardWriter(directory, flush_secs)
+        self._of_run.describe(values_of(config))
+        self._of_policies = {name: TensorBoardWriter(folder, flush_secs) for name, folder in folders.items()}
+
+    def write(self, env_steps: int, scalars: Scalars) -> None:
+        """See TensorBoardWriter."""
+        left = dict(scalars)
+        for prefix, writer in self._of_policies.items():
+            own = {name: left.pop(name) for name in scalars if name.startswith(prefix)}
+            if own:
+                writer.write(env_steps, {name.removeprefix(prefix): value for name, value in own.items()})
+        self._of_run.write(env_steps, left)
+
+    def close(self) -> None:
+        """See TensorBoardWriter."""
+        for writer in (self._of_run, *self._of_policies.values()):
+            writer.close()
+
+
 class TensorBoardWriter(_RecordFile):
     """A TensorBoard event file of scalars over env steps, one per session."""
 
@@ -118,6 +175,22 @@ class TensorBoardWriter(_RecordFile):
         self._pending.append(self._record(wall_time=_wall_time_s(), step=env_steps, summary=summary))
         if time.monotonic() - self._flushed_at >= self._flush_secs:
             self._flush()
+
+    def describe(self, values: Mapping[str, object]) -> None:
+        """Add all flags as a text, those that people vary as hyperparameters, and a layout of charts."""
+        from tensorboardX.summary import custom_scalars, hparams, text
+
+        flags = all_flags()
+        varied = {
+            name: value if isinstance(value, bool | int | float) else value_text(value)
+            for name, value in values.items()
+            if name not in NOT_RESUMED and (flags[name].info.mutable or value != flags[name].default)
+        }
+        cells = {name: value_text(value).replace("|", "\\|").replace("\n", " ") for name, value in values.items()}
+        table = "\n".join(["| flag | value |", "|---|---|", *(f"| {name} | {cell} |" for name, cell in cells.items())])
+        experiment, session, _ = hparams(varied, dict.fromkeys(_RESULTS))
+        for summary in (experiment, session, text("settings", table), custom_scalars(_CHARTS)):
+            self._pending.append(self._record(wall_time=_wall_time_s(), summary=summary))
 
     def close(self) -> None:
         """Write pending records and close the file."""

@@ -27,6 +27,8 @@ def fill(path: Path, mark: str, experiment: str = "exp") -> None:
     names += " population.json"
     write_files(path, dict.fromkeys(names.split(), mark))
     (path / "events.out.tfevents.1700000000.host.1").write_bytes(b"\0")
+    (path / "policy_0").mkdir(exist_ok=True)
+    (path / "policy_0" / "events.out.tfevents.1700000000.host.1").write_bytes(b"\0")
     (path / ".tmp-12-0123456789ab").write_bytes(b"half")
     directory = CheckpointDir(path / "checkpoint_p0", keep=2)
     payload = {"w": torch.ones(2)}
@@ -149,6 +151,7 @@ def test_a_removal_that_was_cut_short_is_continued(tmp_path: Path) -> None:
         if path.is_file() and path.name != ".lock":
             path.unlink()
     shutil.rmtree(half_gone / "checkpoint_p0")
+    shutil.rmtree(half_gone / "policy_0")
     assert again(tmp_path, "overwrite", "fourth") == half_gone
 
     assert folders(tmp_path) == {"exp": "fourth", "exp_overwritten": "third"}

@@ -13,34 +13,39 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tensorboardX.proto import event_pb2
+from tensorboardX.proto import event_pb2, layout_pb2
+from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 from tensorboardX.record_writer import masked_crc32c
 
-from sfactory.report.writers import MetricsWriter, TensorBoardWriter
+from sfactory.config.flags import config_of
+from sfactory.report.writers import MetricsWriter, TensorBoard, TensorBoardWriter
 from tests.support.source import ROOT
+
+CHARTS = "custom_scalars__config__"
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def events_of(path: Path) -> list[Any]:
+    """Every event of a file, with its checksums verified, after the one that names the format."""
+    found, data = list[Any](), path.read_bytes()
+    while data:
+        (length,) = struct.unpack("<Q", data[:8])
+        assert struct.unpack("<I", data[8:12]) == (masked_crc32c(data[:8]),)
+        body, data = data[12 : 12 + length], data[12 + length :]
+        assert struct.unpack("<I", data[:4]) == (masked_crc32c(body),)
+        data = data[4:]
+        found.append(event_pb2.Event.FromString(body))
+    assert all(event.file_version == "brain.Event:2" for event in found[:1])
+    return found[1:]
+
+
 def events(directory: Path) -> list[tuple[int, dict[str, float]]]:
-    """(step, scalars) of every event with scalars, checksums verified, files in the order of their names."""
-    found = []
-    for path in sorted(directory.glob("events.out.tfevents.*")):
-        data = path.read_bytes()
-        while data:
-            (length,) = struct.unpack("<Q", data[:8])
-            assert struct.unpack("<I", data[8:12]) == (masked_crc32c(data[:8]),)
-            body, data = data[12 : 12 + length], data[12 + length :]
-            assert struct.unpack("<I", data[:4]) == (masked_crc32c(body),)
-            data = data[4:]
-            event = event_pb2.Event.FromString(body)
-            if event.summary.value:
-                found.append((event.step, {value.tag: value.simple_value for value in event.summary.value}))
-            else:
-                assert event.file_version == "brain.Event:2"
-    return found
+    """(step, scalars) of every event, files in the order of their names."""
+    every = [event for path in sorted(directory.glob("events.out.tfevents.*")) for event in events_of(path)]
+    return [(event.step, {value.tag: value.simple_value for value in event.summary.value}) for event in every]
 
 
 def test_rows_are_readable_at_once_and_a_resumed_run_appends(tmp_path: Path) -> None:
@@ -90,6 +95,34 @@ def test_tensorboard_has_all_finite_scalars_at_the_flush_interval(tmp_path: Path
     now.close()
     later.close()
     assert [events(directory) for directory in directories] == [written, written]
+
+
+def test_each_of_several_policies_has_a_folder_and_the_settings_are_hyperparameters(tmp_path: Path) -> None:
+    config = config_of({"env": "CartPole-v1", "num_policies": 2, "rollout": 64, "env_kwargs": {"a": "b|c"}})
+    writer = TensorBoard(tmp_path, 3600.0, config)
+
+    writer.write(100, {"train/kl": 0.5, "policy_0/train/kl": 0.25, "policy_1/train/kl": 0.75})
+    writer.close()
+
+    *about, scalars = events(tmp_path)
+    assert scalars == (100, {"train/kl": 0.5})
+    assert [events(tmp_path / f"policy_{k}") for k in range(2)] == [[(100, {"train/kl": kl})] for kl in (0.25, 0.75)]
+    tags = [next(iter(values)) for _, values in about]
+    assert tags == [
+        *(f"_hparams_/{what}" for what in ("experiment", "session_start_info")),
+        "settings/text_summary",
+        CHARTS,
+    ]
+    (file,) = tmp_path.glob("events.out.tfevents.*")
+    _, session, text, charts = (event.summary.value[0] for event in events_of(file)[:4])
+    chosen = HParamsPluginData.FromString(session.metadata.plugin_data.content).session_start_info.hparams
+    assert (chosen["rollout"].number_value, chosen["env"].string_value) == (64.0, "CartPole-v1")
+    assert chosen["learning_rate"].number_value == config.optim.learning_rate
+    assert "max_grad_norm" in chosen
+    assert "train_dir" not in chosen
+    assert "| rollout | 64 |" in text.tensor.string_val[0].decode()
+    assert "b\\|c" in text.tensor.string_val[0].decode()
+    assert len(layout_pb2.Layout.FromString(charts.tensor.string_val[0]).category) == 3
 
 
 FULL_DISK = """
