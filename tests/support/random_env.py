@@ -49,6 +49,11 @@ def wide_env() -> Any:
     return RandomEnv(wide, ACTIONS["discrete"], masked=False)
 
 
+def tuple_env() -> Any:
+    """Of one agent, whose observations and actions are tuples."""
+    return TupleEnv()
+
+
 def random_vector(num_envs: int, **kwargs: Any) -> gymnasium.vector.SyncVectorEnv:
     """Of envs of one agent."""
     return gymnasium.vector.SyncVectorEnv([lambda: random_env(**kwargs)] * num_envs)
@@ -99,6 +104,19 @@ class RandomEnv(gymnasium.Env[Any, Any]):
                 mask[self._random.integers(len(mask))] = 1
             self._mask = obs[MASK_KEY] = np.concatenate(masks).astype(np.int8)
         return dict(obs)
+
+
+class TupleEnv(RandomEnv):
+    """Its observation is a tuple of numbers, a choice and a Dict; its action one of a box and of choices."""
+
+    def __init__(self) -> None:
+        box, multi, discrete = ACTIONS["box"], ACTIONS["multi"], ACTIONS["discrete"]
+        super().__init__({"x": NUMBERS}, spaces.Tuple((box, multi, discrete)), masked=False)
+        parts = NUMBERS, spaces.Discrete(4), spaces.Dict(place=spaces.MultiDiscrete([2, 3]))
+        self.observation_space = spaces.Tuple(parts)
+
+    def _shown(self) -> Any:
+        return self.observation_space.sample()
 
 
 class RandomAgents(AgentsEnv):
