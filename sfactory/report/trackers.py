@@ -22,7 +22,7 @@ from sfactory import atomic
 from sfactory.clock import TIMEOUTS
 from sfactory.config.flags import value_text, values_of
 from sfactory.config.saved_config import RUN_NAME
-from sfactory.errors import named
+from sfactory.errors import ResourceError, named
 from sfactory.experiment.summary import Outcome
 from sfactory.report.observers import Observer, RunFacts
 from sfactory.system.optional_packages import required
