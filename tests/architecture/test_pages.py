@@ -1,0 +1,84 @@
+"""Pages for users: their commands are accepted, their messages are ours, and their claims lead to a proof."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sfactory.cli.commands import SUBCOMMANDS
+from sfactory.config.argv import CONFIG, PRINT_CONFIG, scan
+from sfactory.config.resolve import read_command_line
+from tests.architecture.test_pointers import LINK, POINTER
+from tests.support.pages import blocks, to_module
+from tests.support.source import ROOT, code, documents
+
+PAGES = [
+    path
+    for path in documents()
+    if path.startswith(("docs/tutorials/", "docs/coming_from/", "docs/quickstart", "docs/troubleshooting"))
+]
+INLINE = re.compile(r"`(sfactory [a-z][a-z-]+ -[^`]*)`")
+FLAGS = {known.module: known.known_flags() for known in SUBCOMMANDS.values()}
+FLAGS["sfactory.train"] = {CONFIG.name: CONFIG, PRINT_CONFIG.name: PRINT_CONFIG, **FLAGS["sfactory.train"]}
+SHORTEST = 8  # characters of a part of a message that is looked for
+
+
+def unknown_flags(command: str) -> list[str]:
+    """Problems of the words of a command."""
+    module, words = to_module(command)
+    found = scan([word for word in words if word.startswith("--") and word != "--help=all"], FLAGS[module]).problems
+    return [f"{command}: {problem}" for problem in found if "required" not in problem]
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_commands_of_a_page_are_accepted(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    monkeypatch.setattr("sfactory.config.validation.lack_of_family", lambda family: "")
+    problems = [problem for command in INLINE.findall(documents()[path]) for problem in unknown_flags(command)]
+    for block in blocks(path):
+        if block.file:
+            (tmp_path / block.file).write_text(block.text, encoding="utf-8")
+        for command in block.commands:
+            if not command.startswith("sfactory ") or "--config=config.yaml" in command:  # that one `init` writes
+                continue
+            module, words = to_module(command)
+            problems += unknown_flags(command)
+            if module == "sfactory.train":
+                read_command_line(words)
+
+    assert problems == []
+
+
+def strings() -> Iterator[str]:
+    """Every text of sfactory's code, with a null character in place of each value."""
+    for source in code("sfactory"):
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.JoinedStr):
+                yield "".join(str(part.value) if isinstance(part, ast.Constant) else "\0" for part in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield re.sub(r"%[\d.]*[sdgr]", "\0", node.value).replace("%%", "%")
+
+
+def test_messages_of_the_page_on_troubleshooting_are_those_that_are_printed() -> None:
+    quoted = re.findall(r'^\| "(.*?)"(?: \([^|]*\))? \|', documents()["docs/troubleshooting.md"], re.MULTILINE)
+    known = "\n".join(strings())
+
+    parts = [part.strip(" .") for message in quoted for part in message.split("...")]
+    assert len(quoted) > 40
+    assert [part for part in parts if len(part) >= SHORTEST and part not in known] == []
+
+
+def test_each_convention_that_is_met_leads_to_a_page_or_a_test() -> None:
+    rows = re.findall(r"^\| (.*?) \| ([YPN]) \| (.*?) \|", documents()["docs/conventions.md"], re.MULTILINE)
+
+    assert len(rows) == 41
+    assert [name for name, met, where in rows if met == "Y" and not (LINK.search(where) or POINTER.search(where))] == []
+    # A row that says that a file is missing is out of date once it is there.
+    named = [(name, file) for name, met, where in rows if met == "N" for file in re.findall(r"no `([\w.]+)`", where)]
+    assert [name for name, file in named if (ROOT / file).exists()] == []

@@ -1,0 +1,108 @@
+"""Runs the blocks of a page of docs in order: files are written, commands are run, and shown output is compared."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from sfactory.cli.commands import SUBCOMMANDS
+from tests.support.source import documents
+from tests.support.warm_process import environment, finished
+
+# A file is a block of this kind whose first line is its name in a comment.
+_FILES = ("python", "toml")
+_NAME = re.compile(r"# (\w+\.(?:py|toml))\n")
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+# Commands that set a machine up, or need what a test machine may lack.
+_LEFT_OUT = ("pip ", "python3 -m venv", "tensorboard ")
+_LIMIT_S = 400.0
+
+
+class Block(NamedTuple):
+    """A fenced block. kind: what stands behind its fence: "" for commands, "text" for what they print."""
+
+    kind: str
+    text: str
+
+    @property
+    def file(self) -> str:
+        """The file that it is; "" if it is none."""
+        head = _NAME.match(self.text) if self.kind in _FILES else None
+        return head[1] if head else ""
+
+    @property
+    def commands(self) -> list[str]:
+        """The commands of it, each as one line."""
+        return re.sub(r" *\\\n *", " ", self.text).splitlines() if not self.kind else []
+
+
+def blocks(path: str) -> list[Block]:
+    """The blocks of the page ``path``."""
+    return [Block(kind, text) for kind, text in _BLOCK.findall(documents()[path])]
+
+
+def to_module(command: str) -> tuple[str, list[str]]:
+    """The module and the words of a command of sfactory: ``sfactory train ...`` or ``python -m sfactory.train ...``."""
+    words = shlex.split(command)
+    if words[:2] == ["python", "-m"]:
+        return words[2], words[3:]
+    known = SUBCOMMANDS[words[1]]
+    return known.module, [*known.words, *words[2:]]
+
+
+def _printed(command: str, folder: Path) -> str:
+    """What ``command`` prints in ``folder``, which has to end well."""
+    if command.startswith(("sfactory ", "python -m sfactory")):
+        module, words = to_module(command)
+        done = finished(module, *words, cwd=folder, within_s=_LIMIT_S)
+    else:
+        program, *words = shlex.split(command)
+        argv = [sys.executable if program == "python" else program, *words]
+        done = subprocess.run(
+            argv, cwd=folder, env=environment(), capture_output=True, text=True, check=False, timeout=_LIMIT_S
+        )
+    assert done.returncode == 0, f"{command}\n{done.stderr}"
+    return done.stderr + done.stdout
+
+
+def run_page(path: str, folder: Path) -> Iterator[tuple[str, str]]:
+    """(command or shown text, what was printed) of each block of the page, run in ``folder``."""
+    printed = ""
+    for block in blocks(path):
+        if block.file:
+            (folder / block.file).write_text(block.text, encoding="utf-8")
+        elif block.kind == "text":
+            yield block.text, printed
+        else:
+            printed = ""
+            for command in block.commands:
+                if command.startswith("cd "):
+                    folder = folder / command.removeprefix("cd ")
+                elif not command.startswith(_LEFT_OUT):
+                    own = _printed(command, folder)
+                    printed += own
+                    yield command, own
+
+
+def missing_lines(shown: str, printed: str) -> list[str]:
+    """The lines of ``shown`` that are not in ``printed``; numbers may differ, and ``...`` stands for anything."""
+    return [line for line in shown.splitlines() if line and not re.search(_pattern(line), printed, re.MULTILINE)]
+
+
+def _pattern(line: str) -> str:
+    parts = re.split(r"(\d[\d.,]*(?:e-?\d+)?|\.\.\.|\s+)", line)
+    return "".join(
+        r"[^\n]*"
+        if part == "..."
+        else r"[\d.,e-]+"
+        if part[:1].isdigit()
+        else r"\s+"
+        if part.isspace()
+        else re.escape(part)
+        for part in parts
+    )
