@@ -69,7 +69,7 @@ def test_messages_of_the_page_on_troubleshooting_are_those_that_are_printed() ->
     quoted = re.findall(r'^\| "(.*?)"(?: \([^|]*\))? \|', documents()["docs/troubleshooting.md"], re.MULTILINE)
     known = "\n".join(strings())
 
-    parts = [part.strip(" .") for message in quoted for part in message.split("...")]
+    parts = [part.strip(" .;") for message in quoted for part in message.split("...")]
     assert len(quoted) > 40
     assert [part for part in parts if len(part) >= SHORTEST and part not in known] == []
 
