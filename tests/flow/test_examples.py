@@ -24,7 +24,7 @@ BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 TRAINING = "python -m sfactory.train "
 COMMANDS = [line for kind, text in BLOCKS if not kind for line in text.splitlines()]
 # Beside what a command names.
-SMALL = {"num_envs_per_worker": 4, "serial_mode": True, "train_for_env_steps": 500, "train_dir": "runs"}
+SMALL = {"num_envs_per_worker": 4, "serial_mode": True, "train_for_env_steps": 500}
 ALL_AT_ONCE = (
     f"{TRAINING}--env=my_envs:Growing --wrapper=my_wrappers:Noisy --encoder=my_agent:Attention --use_rnn=True "
     "--core=my_parts:Core --decoder=my_parts:Decoder --observers=my_watch:Watch --experiment=all"
@@ -74,7 +74,7 @@ def test_all_code_of_the_page_goes_together(tmp_path: Path) -> None:
     done = train(ALL_AT_ONCE, tmp_path)
 
     assert "longest episode: " in done.stderr
-    row = json.loads((tmp_path / "runs" / "all" / "metrics.jsonl").read_text().splitlines()[-1])
+    row = json.loads((tmp_path / "train_dir" / "all" / "metrics.jsonl").read_text().splitlines()[-1])
     assert 0.0 <= row["train/extra/near_goal_mean"] <= 1.0
     assert 10 <= row["watch/longest_episode"] <= 50
 
@@ -108,15 +108,15 @@ def test_installed_example_trains_by_its_short_names(installed: Path, tmp_path: 
     done = train(training, tmp_path, packages=installed)
 
     assert re.search(r"policy 0 has played \d+ episodes", done.stderr)
-    row = json.loads((tmp_path / "runs" / "grid" / "metrics.jsonl").read_text().splitlines()[-1])
+    row = json.loads((tmp_path / "train_dir" / "grid" / "metrics.jsonl").read_text().splitlines()[-1])
     assert 0.0 < row["train/extra/right_door_mean"] < 1.0
     if further:
         assert "resumed at" in train(training, tmp_path, 1000, installed).stderr
         where = [sys.executable, "-m"]
-        played = run([*where, *shlex.split(playing)[2:], "--train_dir=runs"], tmp_path, installed)
+        played = run([*where, *shlex.split(playing)[2:]], tmp_path, installed)
         assert json.loads(played.stdout.splitlines()[-1])["episodes"] == 20
         run(
-            [*where, "sfactory.export", "--experiment=grid", "--train_dir=runs", "--out=a.safetensors"],
+            [*where, "sfactory.export", "--experiment=grid", "--out=a.safetensors"],
             tmp_path,
             installed,
         )
