@@ -45,6 +45,8 @@ def test_commands_of_a_page_are_accepted(path: str, tmp_path: Path, monkeypatch:
     for block in blocks(path):
         if block.file:
             (tmp_path / block.file).write_text(block.text, encoding="utf-8")
+            if block.kind == "python":
+                compile(block.text, block.file, "exec")
         for command in block.commands:
             if command.startswith("sfactory "):
                 module, words = to_module(command)
