@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sfactory.checkpoint.directory import CheckpointDir, Kind
 from sfactory.config.flags import assigned, did_you_mean
+from sfactory.config.saved_config import CONFIG_NAME
 from sfactory.config.schema import PARTS, Config
 from sfactory.errors import ConfigError
 from sfactory.learner.checkpointing import SavedState
@@ -52,7 +53,7 @@ def initial_weights(config: Config, shapes: Shapes) -> InitialWeights | None:
     saved = SavedState.of(loaded.payload, loaded.path).model
     wanted = config.checkpoint.init_parts or PARTS
     chosen = {name: saved[name] for name in saved if part_of(name) in wanted}
-    if problem := _misfit(chosen, shapes, wanted):
+    if problem := _misfit(chosen, shapes, wanted, run_dir / CONFIG_NAME):
         raise ConfigError([f"{named}: {problem}"])
     return InitialWeights(chosen, loaded.path)
 
@@ -65,8 +66,8 @@ def _run_dir(name: str, train_dir: Path, named: str) -> Path:
     raise ConfigError([f"{named}: there is no such run, neither {train_dir / name} nor {Path(name).absolute()}{near}"])
 
 
-def _misfit(chosen: Mapping[str, Tensor], shapes: Shapes, wanted: tuple[str, ...]) -> str:
-    """Why the weights of the ``wanted`` parts do not fit; "" if they do."""
+def _misfit(chosen: Mapping[str, Tensor], shapes: Shapes, wanted: tuple[str, ...], settings: Path) -> str:
+    """Why the weights of the ``wanted`` parts do not fit, and what to type; "" if they do. settings: of their run."""
     bad: dict[str, str] = {}  # the first problem of each part
     for name in {**chosen, **{name: None for name in shapes if part_of(name) in wanted}}:
         here, there = shapes.get(name), tuple(chosen[name].shape) if name in chosen else None
@@ -75,8 +76,8 @@ def _misfit(chosen: Mapping[str, Tensor], shapes: Shapes, wanted: tuple[str, ...
     if not bad:
         return "" if chosen else "the checkpoint has none of the parts of --init_parts"
     fitting = [part for part in wanted if part not in bad and any(part_of(name) == part for name in chosen)]
-    advice = f"; use --init_parts {' '.join(fitting)}" if fitting else "; no part of it fits"
-    return "; ".join(bad.values()) + advice
+    whole = f"no part of it fits; --config={settings} gives this run the network of that one"
+    return "; ".join([*bad.values(), f"use --init_parts {' '.join(fitting)}" if fitting else whole])
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:
