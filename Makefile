@@ -11,9 +11,10 @@ STAMP := $(VENV)/.installed
 # Resume a run with: make train EXPERIMENT=<its name>
 EXPERIMENT := cartpole_$(shell date +%Y%m%d_%H%M%S)
 TRAIN_FLAGS :=
+PACKAGE_FLAGS :=
 BENCH_FLAGS := --num_workers=2 --num_envs_per_worker=256 --rollout=32 --batch_size=16384 --encoder_mlp_layers 64 64 --device=cpu
 
-.PHONY: help setup train test test-long test-faults check coverage audit format flags site bench clean
+.PHONY: help setup train test test-long test-faults check coverage audit format package flags site bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -67,6 +68,10 @@ audit: $(STAMP)  ## compare what is installed with known vulnerabilities (asks t
 format: $(STAMP)  ## rewrite the code the way `make check` wants it
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
+
+package: $(STAMP)  ## build the sdist and the wheel into dist/, and try the wheel in a new environment
+	rm -rf dist
+	$(PY) scripts/package.py --out=dist $(PACKAGE_FLAGS)
 
 flags: $(STAMP)  ## write docs/flags.md again, after a change of a flag
 	$(PY) scripts/write_flags.py
