@@ -17,8 +17,9 @@ from tests.support.source import ROOT, documents
 EXAMPLES = ROOT / "docs" / "examples"
 PROGRAM = (EXAMPLES / "own_agent.py").read_text()
 EXECUTE = """
-import nbclient, nbformat
-notebook = nbformat.read("own_agent.ipynb", 4)
+import nbclient, nbformat, os, sys
+os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
+notebook = nbformat.read("notebook.ipynb", 4)
 try:
     nbclient.NotebookClient(notebook, timeout=300).execute()
 finally:
@@ -69,8 +70,8 @@ def test_the_page_is_a_program_that_does_all_of_it(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_the_notebook_does_the_same(tmp_path: Path) -> None:
-    shutil.copy(EXAMPLES / "own_agent.ipynb", tmp_path)
-    cells = json.loads((tmp_path / "own_agent.ipynb").read_text())["cells"]
+    shutil.copy(EXAMPLES / "own_agent.ipynb", tmp_path / "notebook.ipynb")
+    cells = json.loads((tmp_path / "notebook.ipynb").read_text())["cells"]
     source = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     assert "".join(PROGRAM.split()) == "".join(f'{source[0]}if __name__ == "__main__":{source[1]}'.split())
 
@@ -81,3 +82,19 @@ def test_the_notebook_does_the_same(tmp_path: Path) -> None:
     mean, action = texts[-1].split()
     assert float(mean) > 0.9
     assert action in "0123"
+
+
+@pytest.mark.long
+def test_the_notebook_for_colab_trains_draws_and_shows_a_video(tmp_path: Path) -> None:
+    notebook = json.loads((EXAMPLES / "colab.ipynb").read_text())
+    cells = [cell for cell in notebook["cells"] if "install" not in cell["metadata"].get("tags", ())]
+    assert len(cells) == len(notebook["cells"]) - 1
+    (tmp_path / "notebook.ipynb").write_text(json.dumps({**notebook, "cells": cells}))
+
+    run([sys.executable, "-c", EXECUTE], tmp_path)
+
+    done = json.loads((tmp_path / "done.ipynb").read_text())["cells"]
+    shown = [set(each.get("data", ())) for cell in done for each in cell.get("outputs", ())]
+    pictures = [kinds & {"image/png", "text/html"} for kinds in shown]
+    assert [kinds for kinds in pictures if kinds] == [{"image/png"}, {"text/html"}]
+    assert (tmp_path / "train_dir" / "colab" / "replay.mp4").stat().st_size > 1000
