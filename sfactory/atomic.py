@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import secrets
@@ -18,6 +17,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
+
+from sfactory.system.operating_system import POSIX, lock, open_flags
 
 TMP_PREFIX = ".tmp-"
 MOST_DEPTH = 100  # of brackets in a JSON file: Python reads and writes deeper ones by chance only
@@ -29,7 +30,7 @@ def opened(path: Path | str, flags: int) -> int:
 
     Raises OSError at once for all else: a FIFO would wait for its other end, and a device may have no end.
     """
-    fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    fd = os.open(path, flags | open_flags("O_NONBLOCK", "O_CLOEXEC"), 0o666)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise OSError(errno.EINVAL, "is not a regular file", str(path))
@@ -77,17 +78,19 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     temporary file is removed, ``path`` is as it was, and the exception passes on (OSError for a full disk).
     """
     tmp = path.parent / f"{TMP_PREFIX}{os.getpid()}-{secrets.token_hex(6)}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | open_flags("O_NOFOLLOW", "O_CLOEXEC")
     fd = os.open(tmp, flags, 0o666)
     try:
         with os.fdopen(fd, "wb") as file:
             # Marks the file as in use for remove_stale; a file system without locks only loses the clean-up.
             with contextlib.suppress(OSError):
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock(fd)
             yield file
             file.flush()
             os.fsync(fd)
-            # Renamed while still locked, so that no other process takes the finished file for a leftover.
+            if POSIX:  # renamed while still locked, so that no other process takes the finished file for a leftover
+                os.replace(tmp, path)
+        if not POSIX:  # Windows renames no open file
             os.replace(tmp, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -136,14 +139,17 @@ def cut_torn_line(fd: int) -> None:
     newline = -1
     while end and newline < 0:
         start = max(0, end - _CHUNK_BYTES)
-        newline = os.pread(fd, end - start, start).rfind(b"\n")
+        os.lseek(fd, start, os.SEEK_SET)
+        newline = os.read(fd, end - start).rfind(b"\n")
         end = start + newline + 1
     if end < size:
         os.ftruncate(fd, end)
 
 
 def fsync_dir(path: Path) -> None:
-    """Bring renames and removals within a directory to the disk."""
+    """Bring renames and removals within a directory to the disk; Windows has no call for that."""
+    if not POSIX:
+        return
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -159,9 +165,9 @@ def remove_stale(directory: Path) -> list[Path]:
 def _removed_if_stale(path: Path) -> bool:
     # Whatever cannot be opened, locked or removed belongs to somebody else: it is left alone.
     with contextlib.suppress(OSError):
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | open_flags("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC"))
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(fd)
             path.unlink()
             return True
         finally:

@@ -19,6 +19,7 @@ from datetime import datetime
 from pathlib import Path
 
 from sfactory import __version__
+from sfactory.system.cores import core_ids
 
 MOST_DIFF_BYTES = 1 << 20
 MOST_UNTRACKED = 100
@@ -42,7 +43,7 @@ def session_facts(argv: Sequence[str], seed: int | None) -> dict[str, object]:
         "pid": os.getpid(),
         "hostname": socket.gethostname(),
         "cpu": _cpu_model(),
-        "cpus": len(os.sched_getaffinity(0)),
+        "cpus": len(core_ids()),
         "platform": platform.platform(),
         "versions": {
             "python": sys.version.split()[0],

@@ -6,7 +6,6 @@ The kernel drops the lock with the process, so a stale lock never has to be remo
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -20,6 +19,7 @@ from sfactory.config.saved_config import LOG_NAME, RUN_NAME, SUMMARY_NAME
 from sfactory.errors import CannotSaveError, Refused, RunDirError
 from sfactory.experiment.provenance import WorkingTree, local_time, session_facts
 from sfactory.process.signals import signals_held_back
+from sfactory.system.operating_system import LINUX, lock, open_flags
 
 Status = Literal["running", "done", "interrupted", "failed"]
 
@@ -125,7 +125,7 @@ class RunDir:
             return
         lock = Path(f"/proc/self/fd/{self._lock_fd}").resolve()  # ends with " (deleted)" if it was removed
         advice = "nothing more is saved"
-        happened = f"was removed under the run (or {LOCK_NAME} in it)"
+        happened = f"was removed{'' if LINUX else ' or renamed'} under the run (or {LOCK_NAME} in it)"
         if lock.name == LOCK_NAME:
             happened = f"was renamed to {lock.parent} under the run"
             advice += f"; resume it there with --train_dir={lock.parent.parent} --experiment={lock.parent.name}"
@@ -217,15 +217,15 @@ def lock_file(path: Path, advice: str) -> int:
 
     Raises RunDirError, which ends with ``advice``, if another process holds the lock, and OSError.
     """
-    fd = atomic.opened(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+    fd = atomic.opened(path, os.O_RDWR | os.O_CREAT | open_flags("O_NOFOLLOW"))
     try:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(fd)
         except BlockingIOError:
             raise RunDirError(f"{path.parent} is in use by {_holder(fd)}. {advice}") from None
         owner = {"pid": os.getpid(), "host": socket.gethostname(), "started": local_time()}
         os.ftruncate(fd, 0)
-        os.pwrite(fd, json.dumps(owner).encode(), 0)
+        os.write(fd, json.dumps(owner).encode())
     except BaseException:
         os.close(fd)
         raise
@@ -234,7 +234,7 @@ def lock_file(path: Path, advice: str) -> int:
 
 def _holder(fd: int) -> str:
     try:
-        owner = json.loads(os.pread(fd, 4096, 0))
+        owner = json.loads(os.read(fd, 4096))
         return f"process {owner['pid']} on host {owner['host']} (started {owner['started']})"
     except (ValueError, KeyError, TypeError):
         # The holder locks first and then writes its identity.

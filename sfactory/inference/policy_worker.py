@@ -31,6 +31,8 @@ from sfactory.shared.weights import SharedWeights
 from sfactory.spec import EnvSpec
 from sfactory.system.gpu import use_device
 
+_yield_core = getattr(os, "sched_yield", lambda: None)  # Windows lacks it
+
 
 class Place(NamedTuple):
     """One step of one split. rows: the rows in which the policy acts, a slice if all; width: their number."""
@@ -231,7 +233,7 @@ class PolicyWorker:
         if requests:
             # With few cores, an actor that is about to send a request may be waiting for this core. A pass for two
             # requests costs little more than for one. If no process waits for the core, this returns at once.
-            os.sched_yield()
+            _yield_core()
             requests = self._from_living_actors([*requests, *inbox.get(0)])
         self._watch.after_wait()
         return requests

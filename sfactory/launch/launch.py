@@ -14,6 +14,7 @@ from sfactory.launch.run_description import description_of
 from sfactory.launch.run_processes import VISIBLE, Gpus, LocalRuns, devices
 from sfactory.launch.run_slurm import Batch
 from sfactory.process.signals import Interrupts
+from sfactory.system.resources import require_linux
 
 
 def launch(config: LauncherConfig, command: str, interrupts: Interrupts) -> tuple[str, int]:
@@ -28,6 +29,8 @@ def launch(config: LauncherConfig, command: str, interrupts: Interrupts) -> tupl
     if config.experiments_per_gpu != -1:
         gpus = Gpus(devices(config.num_gpus, os.environ.get(VISIBLE)), config.experiments_per_gpu)
     batch = Batch(config, folder) if config.backend == "slurm" else None
+    if batch is None:
+        require_linux("starting several runs", "start them one after the other (sfactory train), or on Slurm")
     with LaunchState.opened(folder) as launch_state:
         todo = [job for job in jobs if not job.done]
         if len(todo) < len(jobs):

@@ -7,6 +7,7 @@ layer over plain numbers, memory, heads, distributions, targets and losses.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 from collections.abc import Callable
@@ -32,8 +33,10 @@ _CPU_FLAGS = frozenset(("avx512_bf16", "amx_bf16", "bf16"))  # the last is ARM's
 
 @cache
 def cpu_has_bf16() -> bool:
-    """Whether the processor multiplies bfloat16. Others emulate it, slower than float32."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    """Whether the processor is known to multiply bfloat16. Others emulate it, slower than float32."""
+    lines: list[str] = []
+    with contextlib.suppress(OSError):  # Linux alone tells
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
     flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
     return not _CPU_FLAGS.isdisjoint(flags.split())
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import io
+import mmap
 import os
 import sys
 import threading
@@ -32,6 +33,7 @@ from sfactory.planning.random_play import Play, play_of
 from sfactory.process.orphans import OFTEN_S, children_of, name_of
 from sfactory.process.spawn import Spawner
 from sfactory.process.stack_dump import is_alive
+from sfactory.system.operating_system import LINUX
 
 _STEPS_S = 60.0  # no more steps are made once they have taken this long
 _SEED_STEPS, _SEED_S = 100, 10.0  # of each of three episodes that are compared
@@ -280,10 +282,10 @@ class _Memory:
 
     def look(self, step: int, is_due: bool) -> None:
         """is_due: an episode has just begun, so that what an episode gathers is gone, or it is a long one."""
-        if is_due and step - (self._looks[-1][0] if self._looks else 0) >= _MEMORY_STEPS:
+        if LINUX and is_due and step - (self._looks[-1][0] if self._looks else 0) >= _MEMORY_STEPS:
             gc.collect()
             pages = int(Path("/proc/self/statm").read_text().split()[1])
-            self._looks.append((step, pages * os.sysconf("SC_PAGE_SIZE"), sys.getallocatedblocks()))
+            self._looks.append((step, pages * mmap.PAGESIZE, sys.getallocatedblocks()))
 
     def growth(self) -> tuple[float | None, float | None]:
         """By how many bytes and objects it grew at least, a step, from each look to the next; None after few looks."""

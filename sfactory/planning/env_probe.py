@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
@@ -18,7 +19,16 @@ from sfactory.actor.reward_shaping import RewardShaping, default_reward_shaping
 from sfactory.env.factory import EnvFactory
 from sfactory.env.lifecycle import CUDA, close_env, see_gpu_of, see_gpus_of_main
 from sfactory.env.multi_agent import AgentsEnv
-from sfactory.errors import UNDER_MAIN_GUARD, ConfigError, EnvError, ResourceError, SFactoryError, named, raised_at
+from sfactory.errors import (
+    UNDER_MAIN_GUARD,
+    ConfigError,
+    EnvError,
+    Passing,
+    ResourceError,
+    SFactoryError,
+    named,
+    raised_at,
+)
 from sfactory.planning.env_checker import (
     NUM_VECTOR_ENVS,
     MasksInInfo,
@@ -29,9 +39,11 @@ from sfactory.planning.env_checker import (
 )
 from sfactory.planning.step_cost import env_step_us
 from sfactory.planning.tensor_env_check import check_tensor_env
+from sfactory.process.signals import stdout_to_stderr
 from sfactory.process.spawn import Spawner, leave, prepare_process
 from sfactory.process.stack_dump import STOPPED, StackDump, is_stopped
 from sfactory.spec import EnvSpec
+from sfactory.system.operating_system import LINUX
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +95,16 @@ def probing(
     """A process that does ``work`` with ``--env=env``; yields a function that waits for its next answer, or error text.
 
     The process ends with the block. Raises EnvError if it dies, or takes longer than ``timeout_s`` for an answer.
+    Only Linux has such processes: elsewhere this one does the work, to its end and without a bound, before the first
+    answer.
     """
+    if not LINUX:
+        with contextlib.ExitStack() as at_end:
+            answers = deque[Any]()
+            with stdout_to_stderr():
+                answers.append(_last_answer(work, env, answers.append, at_end))
+            yield answers.popleft
+        return
     receiver, sender = spawner.pipe()
     stack = StackDump()
     process = spawner.start(name, _probe_child, name, work, env, tuple(gpus), stack, sender)
@@ -133,18 +154,32 @@ def _received(receiver: Any, process: BaseProcess, within_s: float) -> Any:
 def _probe_child(name: str, work: Work, env: str, gpus: tuple[int, ...], stack: StackDump, sender: Any) -> None:
     prepare_process(name, stack)
     with contextlib.ExitStack() as at_end:  # main is answered first: close() may hang, or end the process
-        try:
-            sender.send(True)  # what happened before was no doing of the env
-            see_gpu_of(0, gpus)
-            answer = work(sender.send, at_end)
-        except SFactoryError as error:
-            answer = str(error)
-        except BaseException as error:
-            answer = f"--env={env}: {named(error)}{raised_at(error, everywhere=True)}"
+        sender.send(True)  # what happened before was no doing of the env
+        answer = _last_answer(work, env, sender.send, at_end, gpus)
         with contextlib.suppress(BrokenPipeError):  # main was interrupted and no longer listens
             sender.send(answer)
         sender.close()
     leave(0)
+
+
+def _last_answer(
+    work: Work,
+    env: str,
+    tell: Callable[[Any], None],
+    at_end: contextlib.ExitStack,
+    gpus: tuple[int, ...] | None = None,
+) -> Any:
+    """What ``work`` returns, or error text. gpus: what the env sees; None: what this process sees."""
+    try:
+        if gpus is not None:
+            see_gpu_of(0, gpus)
+        return work(tell, at_end)
+    except Passing:
+        raise
+    except SFactoryError as error:
+        return str(error)
+    except BaseException as error:
+        return f"--env={env}: {named(error)}{raised_at(error, everywhere=True)}"
 
 
 class _Examining(NamedTuple):

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from sfactory import atomic
 from sfactory.errors import CannotSaveError, EnvError, ResourceError
+from sfactory.system.operating_system import NAME, POSIX
 from sfactory.system.optional_packages import required
 
 Frame = npt.NDArray[np.uint8]
@@ -101,12 +102,14 @@ class VideoFile:
 
     def _start(self, shape: tuple[int, ...]) -> subprocess.Popen[bytes]:
         """Start ffmpeg, from raw frames on its stdin to an mp4 in the temporary file."""
+        if not POSIX:
+            raise CannotSaveError(f"video {self.path}: videos are written on Linux and macOS, and this is {NAME}")
         height, width = shape[:2]
         raw = f"-f rawvideo -pixel_format rgb24 -video_size {width}x{height} -framerate {self._fps} -i pipe:0"
         try:
             file = self._stack.enter_context(atomic.replacing(self.path))
             self._messages = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-            output = f"/proc/self/fd/{file.fileno()}"
+            output = f"/dev/fd/{file.fileno()}"
             process = subprocess.Popen(
                 [self._ffmpeg, "-loglevel", "error", "-y", *raw.split(), *_OUTPUT.split(), output],
                 bufsize=0,

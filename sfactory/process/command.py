@@ -27,6 +27,7 @@ from sfactory.process.signals import (
     signals_held_back,
     stdout_to_stderr,
 )
+from sfactory.system.operating_system import POSIX
 from sfactory.system.streams import open_standard_streams
 
 _NOT_REPEATED = OF_ONE_START - {TRUST}  # a run needs its code whenever it is resumed
@@ -47,7 +48,10 @@ class Command:
     def __enter__(self) -> Self:
         self._name_before = set_process_name(self._process_name)
         self.interrupts.__enter__()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it is ignored, the exit codes of all programs are read as 0
+        if POSIX:
+            signal.signal(
+                signal.SIGCHLD, signal.SIG_DFL
+            )  # if it is ignored, the exit codes of all programs are read as 0
         try:
             os.getcwd()
         except FileNotFoundError:

@@ -26,6 +26,7 @@ from multiprocessing import util
 from pathlib import Path
 
 from sfactory.clock import Deadline
+from sfactory.system.operating_system import LINUX
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ OFTEN_S = 0.02  # between two looks while there are orphans
 PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _FINALIZERS: dict[tuple[int | None, int], Callable[[], object]] = util._finalizer_registry  # type: ignore[attr-defined]
-_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC = ctypes.CDLL(None, use_errno=True) if LINUX else None
 
 
 def adopt_orphans(yes: bool = True) -> None:
@@ -47,8 +48,8 @@ def adopt_orphans(yes: bool = True) -> None:
 
 
 def prctl(option: int, value: int) -> None:
-    """Set an attribute of this process; raises OSError."""
-    if _LIBC.prctl(option, *(ctypes.c_ulong(argument) for argument in (value, 0, 0, 0))) != 0:
+    """Set an attribute of this process, which only Linux has; raises OSError."""
+    if _LIBC is not None and _LIBC.prctl(option, *(ctypes.c_ulong(argument) for argument in (value, 0, 0, 0))) != 0:
         raise OSError(ctypes.get_errno(), f"prctl({option}) failed: processes could outlive the run")
 
 

@@ -14,21 +14,24 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from sfactory.clock import now
 from sfactory.errors import Passing
+from sfactory.system.operating_system import POSIX, signal_number
 from sfactory.system.streams import say_at_once
 
 # Batch systems send the last two before they kill: at a limit of the job, or of CPU time, which the kernel sends, too.
-HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2, signal.SIGXCPU)
-QUESTION = signal.SIGUSR1
+_CPU_LIMIT = signal_number("SIGXCPU")
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR2", "SIGXCPU")
+HANDLED = tuple(signal.Signals[name] for name in _NAMES if hasattr(signal, name))
+QUESTION = signal_number("SIGUSR1")
 ECHO_S = 0.25
 # Signals that main alone answers: a child that gets one, because the whole group did, continues.
-FOR_MAIN = (*HANDLED, QUESTION)
+FOR_MAIN = (*HANDLED, signal.Signals(QUESTION)) if QUESTION else HANDLED
 
 
 class Interrupted(Passing):
@@ -51,7 +54,10 @@ class Interrupts:
         self.raising_again = False
         self.on_first: Callable[[], None] | None = None
         self.asked = False
-        self.wake_fd, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.wake_fd, self._wake_write = os.pipe()
+        if POSIX:  # elsewhere nothing waits for it
+            os.set_blocking(self.wake_fd, False)
+            os.set_blocking(self._wake_write, False)
         self._last: tuple[int, float] | None = None  # the signal that was counted last, and when
         self._previous: dict[int, Any] = {}
 
@@ -89,7 +95,7 @@ class Interrupts:
             os.read(self.wake_fd, 4096)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        if self.count and signum == signal.SIGXCPU:
+        if self.count and signum == _CPU_LIMIT:
             return  # the kernel repeats it every second, and each process of the run may get it
         moment = now()
         # No call from here to the assignment: at any call, the handler of an echo may run inside this one.
@@ -124,7 +130,7 @@ def _not_ignored() -> list[signal.Signals]:
 def _leave_it_to_main(signum: int, frame: FrameType | None) -> None:
     """Do nothing: main gets the same signal. But the kernel sends SIGXCPU to that process alone that has used it up."""
     main = multiprocessing.parent_process()
-    if signum == signal.SIGXCPU and main is not None and main.pid is not None:
+    if signum == _CPU_LIMIT and main is not None and main.pid is not None:
         os.kill(main.pid, signum)
 
 
@@ -140,13 +146,14 @@ def _in_forked() -> None:
         if handler is _leave_it_to_main or isinstance(getattr(handler, "__self__", None), Interrupts)
     ]
     for signum in ours:
-        ends = signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU)
+        ends = signum in (signal.SIGTERM, signal.SIGHUP, _CPU_LIMIT)
         signal.signal(signum, signal.SIG_DFL if ends else _leave_it_to_main)
     if ours:
         set_process_name("env-child")
 
 
-os.register_at_fork(after_in_child=_in_forked)
+if POSIX:
+    os.register_at_fork(after_in_child=_in_forked)
 
 
 @contextlib.contextmanager
@@ -174,35 +181,43 @@ def signals_held_back(awaited: str = "") -> Iterator[None]:
         for signum, handler in found.items()
         if handler is not None and getattr(handler, "__code__", None) is not hear.__code__
     }
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, () if awaited else FOR_MAIN)
+    before = _block(() if awaited else FOR_MAIN)
     try:
         for signum in handlers:
             signal.signal(signum, hear)
-            signal.siginterrupt(signum, False)  # code in C goes on as if nothing had come
+            if POSIX:
+                signal.siginterrupt(signum, False)  # code in C goes on as if nothing had come
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_BLOCK, FOR_MAIN)
+        _block(FOR_MAIN)
         for signum, handler in handlers.items():
             signal.signal(signum, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if POSIX:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for number in heard:
             signal.raise_signal(number)
 
 
-_LIBC = ctypes.CDLL(None)
+def _block(signums: Iterable[int]) -> set[int]:
+    """Block signals, and return those that were blocked before; Windows has no such mask."""
+    return set(signal.pthread_sigmask(signal.SIG_BLOCK, signums)) if POSIX else set()
+
+
+_LIBC = ctypes.CDLL(None if POSIX else "ucrtbase")
 _COMM = Path("/proc/self/comm")
 
 
 def process_name() -> str:
-    """The name of this process, as ``ps`` shows it."""
-    return _COMM.read_text().strip()
+    """The name of this process, as ``ps`` shows it; "" if there is no /proc."""
+    with contextlib.suppress(OSError):
+        return _COMM.read_text().strip()
+    return ""
 
 
 def set_process_name(name: str) -> str:
     """Name this process as ``ps`` shows it, if /proc can be written to; returns the name before."""
-    before = name
+    before = process_name() or name
     with contextlib.suppress(OSError):
-        before = process_name()
         _COMM.write_text(name)
     return before
 

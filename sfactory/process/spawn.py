@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import faulthandler
-import fcntl
 import logging
 import multiprocessing
 import os
@@ -25,10 +24,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker, util
-from multiprocessing.context import ForkServerContext, ForkServerProcess
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from sfactory.atomic import open_log
 from sfactory.clock import Deadline
@@ -45,8 +43,12 @@ from sfactory.process.signals import leave_signals_to_main, set_process_name, si
 from sfactory.process.stack_dump import StackDump, is_alive
 from sfactory.process.watcher import END, ENVS_IN_MAIN, LOOK, MAIN, NO_ENVS_IN_MAIN, SOCKET_DIR, VIEW_CLOSED, VIEW_OPEN
 from sfactory.shared.status import FailureBoard, StatusBoard
-from sfactory.system.resources import raise_file_limit, require_imports
+from sfactory.system.operating_system import LINUX
+from sfactory.system.resources import raise_file_limit, require_imports, require_linux
 from sfactory.system.streams import open_standard_streams, unblocked
+
+if TYPE_CHECKING:  # Windows lacks them
+    from multiprocessing.context import ForkServerContext, ForkServerProcess
 
 _F_SETSIG = 10  # fcntl.F_SETSIG is missing from Python's fcntl
 
@@ -136,6 +138,8 @@ def leave(code: int) -> None:
 
 
 def _die_with_main() -> None:
+    import fcntl
+
     parent = multiprocessing.parent_process()
     assert parent is not None, "a child is started by multiprocessing"
     fd = parent.sentinel
@@ -158,7 +162,10 @@ _LONGEST_TEMPORARY = 107 - len("/pymp-12345678/listener-12345678")  # the kernel
 
 
 class Spawner:
-    """Starts processes; ``open`` it as early as possible, it imports torch in the background."""
+    """Starts processes; ``open`` it as early as possible, it imports torch in the background.
+
+    On Linux alone; elsewhere there is a Spawner, too, and every call but ``start`` does nothing.
+    """
 
     # Of this process, as the fork server is: a process id, and whether the server has ended.
     _watcher: int | None = None
@@ -172,8 +179,9 @@ class Spawner:
         """
         self._program = _sendable(program) if program else None
         self._printed_level = printed_level
-        self._context: ForkServerContext = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(_PRELOAD)
+        if LINUX:
+            self._context: ForkServerContext = multiprocessing.get_context("forkserver")
+            self._context.set_forkserver_preload(_PRELOAD)
 
     def open(self) -> None:
         """Raise the limit of open files, and start the server and its watcher, which ignore signals to the group.
@@ -181,6 +189,8 @@ class Spawner:
         Raises ResourceError if memory does not suffice, or the folder for temporary files has too long a path for
         sockets.
         """
+        if not LINUX:
+            return
         require_imports()
         raise_file_limit()
         if len(os.fsencode(temporary := tempfile.gettempdir())) > _LONGEST_TEMPORARY:
@@ -238,6 +248,7 @@ class Spawner:
 
     def start(self, name: str, target: Callable[..., None], *given: Any) -> ForkServerProcess:
         """Start a child that runs ``target(*given)``; raises ResourceError if it cannot be started."""
+        require_linux(f"the process {name}", "use --serial_mode=True")
         with _starting(name):
             self._start_server()  # without a watcher, multiprocessing would start one that has ended
             args = self._program, self._printed_level, target, *given

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
-import signal
 import weakref
 from multiprocessing import connection, reduction
 from multiprocessing.context import assert_spawning
@@ -19,9 +18,10 @@ from typing import Any
 
 from sfactory.clock import Deadline
 from sfactory.shared.memory import attach
+from sfactory.system.operating_system import signal_number
 
 STACK_S = 1.0  # seconds that a child has to answer
-_SIGNAL = signal.SIGUSR2
+_SIGNAL = signal_number("SIGUSR2")
 _MAX_BYTES = 65_536
 STOPPED = "stopped (by SIGSTOP or a debugger)"
 

@@ -39,13 +39,16 @@ from sfactory.process.orphans import (
     send,
 )
 from sfactory.process.signals import set_process_name
+from sfactory.system.operating_system import signal_number
 from sfactory.system.streams import open_standard_streams
 
-LOOK = signal.SIGUSR1  # sent by main: a child has ended
-ENVS_IN_MAIN, NO_ENVS_IN_MAIN = signal.SIGUSR2, signal.SIGALRM  # sent by main: envs live in it from now on, or no more
-VIEW_OPEN, VIEW_CLOSED = signal.SIGRTMIN, signal.SIGRTMIN + 1  # sent by main: see NOTE [Rows of the view]
-END = signal.SIGRTMIN + 2  # sent by main, once the server has ended: end all that is left
-_AWAITED = {LOOK, ENVS_IN_MAIN, NO_ENVS_IN_MAIN, VIEW_OPEN, VIEW_CLOSED, END, signal.SIGTERM, signal.SIGCHLD}
+LOOK = signal_number("SIGUSR1")  # sent by main: a child has ended
+# Sent by main: envs live in it from now on, or no more.
+ENVS_IN_MAIN, NO_ENVS_IN_MAIN = signal_number("SIGUSR2"), signal_number("SIGALRM")
+_FIRST = signal_number("SIGRTMIN")
+VIEW_OPEN, VIEW_CLOSED = _FIRST, _FIRST + 1  # sent by main: see NOTE [Rows of the view]
+END = _FIRST + 2  # sent by main, once the server has ended: end all that is left
+_AWAITED = {LOOK, ENVS_IN_MAIN, NO_ENVS_IN_MAIN, VIEW_OPEN, VIEW_CLOSED, END, signal.SIGTERM, signal_number("SIGCHLD")}
 MAIN, SOCKET_DIR = "SFACTORY_MAIN", "SFACTORY_SOCKET_DIR"  # variables that main sets: its pid, a folder to remove
 REMEMBER_S = 0.25
 _SELDOM_S = 60.0  # signals end the wait

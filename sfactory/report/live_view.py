@@ -17,6 +17,7 @@ from typing import TextIO
 
 from sfactory.process.command import number
 from sfactory.report.progress import Progress, duration
+from sfactory.system.operating_system import POSIX
 from sfactory.system.streams import say_at_once
 
 HEIGHT = 15  # rows, always: a region that changes its size would move what stands in it
@@ -177,7 +178,7 @@ class LiveView:
 
 def screen_of(stream: TextIO) -> os.terminal_size | None:
     """The size of the terminal that ``stream`` writes to; None if it is none, or cannot show the view."""
-    if not stream.isatty() or os.environ.get("TERM") in ("dumb", "unknown"):
+    if not POSIX or not stream.isatty() or os.environ.get("TERM") in ("dumb", "unknown"):
         return None
     if "utf" not in (getattr(stream, "encoding", None) or "").lower():
         return None

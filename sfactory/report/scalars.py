@@ -5,6 +5,7 @@ A name is present from the first row on, with None until there is a value. docs/
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -75,7 +76,7 @@ def sb3_scalars(row: Mapping[str, float | None], trained: Throughput, seconds_of
     }
 
 
-_PAGES_PER_MB = 2**20 / os.sysconf("SC_PAGE_SIZE")
+_PAGES_PER_MB = 2**20 / mmap.PAGESIZE
 
 
 def private_mb(pid: int) -> float | None:

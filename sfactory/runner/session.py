@@ -43,6 +43,8 @@ from sfactory.runner.context import RunContext
 from sfactory.runner.run import run_with_restarts
 from sfactory.runner.sampler import Sampler
 from sfactory.supervise.restarts import RestartBudget
+from sfactory.system.operating_system import LINUX, NAME
+from sfactory.system.resources import require_linux
 
 _log = logging.getLogger(__name__)
 
@@ -147,8 +149,10 @@ class Session:
         return Sampler(self._config, plan, self._spawner, self._seed)
 
     def _plan(self) -> Plan:
-        """Probe the env, and decide sizes and devices."""
+        """Probe the env, and decide sizes and devices. Raises ResourceError if this system runs no processes."""
         config, sampling = self._config, self._config.sampling
+        if not config.run.serial_mode:
+            require_linux("a run of several processes", "train in one process: --serial_mode=True")
         device = choose_device(config.run.device)
         factory = dataclasses.replace(EnvFactory.of(config), device=device)  # where a TensorEnv is made
         limit_s, gpus = sampling.reset_timeout_seconds, sampling.actor_worker_gpus
@@ -314,6 +318,8 @@ def _beside_the_usual(config: Config) -> Iterator[str]:
         yield f"{'the whole network' if part == 'model' else f'the {part} of the network'} is {name}"
     if used := config.wrappers.used:
         yield f"the environment is wrapped, from the inside: {', '.join(starmap(assigned, used.items()))}"
+    if not LINUX:
+        yield f"all is in one process (--serial_mode=True): the processes of a run need Linux, and this is {NAME}"
     population, algo = config.population, config.algo
     if population.opponent_pool:
         yield (

@@ -19,20 +19,58 @@ harmless: a process that waits for a reply repeats its request when the incarnat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
 from queue import Empty, Full
-from typing import Generic, TypeVar
-
-from faster_fifo import Queue
+from typing import Any, Generic, TypeVar
 
 from sfactory.errors import ChannelFull, MessageTooLarge
 from sfactory.messages import Codec
 from sfactory.shared.memory import SharedArrays
 from sfactory.spec import TensorSpec
+from sfactory.system.operating_system import LINUX
+
+if LINUX:
+    from faster_fifo import Queue
 
 RINGS = 8  # per replaceable reader; a few KB each
 _MESSAGE_OVERHEAD = 16  # bytes the ring adds to each message (a size_t, rounded up)
 _MIN_BYTES = 4096
+
+
+class _RingHere:
+    """As faster-fifo's Queue, where that is not to be had: for the one process of a serial run."""
+
+    def __init__(self, max_size_bytes: int, loads: Callable[[bytes], Any], dumps: Callable[[Any], bytes]) -> None:
+        self._free, self._loads, self._dumps = max_size_bytes, loads, dumps
+        self._messages: deque[bytes] = deque()
+        self._changed = threading.Condition()
+
+    def put(self, message: object, block: bool) -> None:
+        """Append; raises Full."""
+        data = self._dumps(message)
+        size = len(data) + _MESSAGE_OVERHEAD
+        with self._changed:
+            if size > self._free:
+                raise Full
+            self._free -= size
+            self._messages.append(data)
+            self._changed.notify_all()
+
+    def get_many(self, block: bool, timeout: float) -> list[Any]:
+        """All messages; raises Empty."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._messages, timeout if block else 0):
+                raise Empty
+            taken = list(self._messages)
+            self._messages.clear()
+            self._free += sum(len(data) + _MESSAGE_OVERHEAD for data in taken)
+        return [self._loads(data) for data in taken]
+
+    def qsize(self) -> int:
+        """Number of messages."""
+        return len(self._messages)
 
 
 class Incarnations:
@@ -75,7 +113,8 @@ class Channel(Generic[M]):
         self._incarnations = incarnations
         self._index = 0 if incarnations is None else incarnations.names.index(reader)
         rings = 1 if incarnations is None else RINGS
-        self._queues = [Queue(self._bytes, loads=codec.decode, dumps=codec.encode) for _ in range(rings)]
+        ring = Queue if LINUX else _RingHere
+        self._queues = [ring(self._bytes, loads=codec.decode, dumps=codec.encode) for _ in range(rings)]
 
     @property
     def incarnation(self) -> int:

@@ -11,6 +11,7 @@ import math
 import mmap
 import os
 import select
+import threading
 import weakref
 from collections.abc import Callable, Mapping
 from multiprocessing import reduction
@@ -21,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sfactory.spec import TensorSpec
+from sfactory.system.operating_system import LINUX
 
 _ALIGN = 64  # one cache line, so that arrays of different writers never share a cache line
 
@@ -29,13 +31,14 @@ class SharedArrays:
     """Named, zero-initialised numpy arrays in one shared block."""
 
     def __init__(self, name: str, fields: Mapping[str, TensorSpec], fd: int | None = None) -> None:
-        """``fd``: of an existing block; None: allocates a new one."""
-        if fd is None:
+        """``fd``: of an existing block; None: allocates a new one, which stays in this process if this is not Linux."""
+        if fd is None and LINUX:
             fd = os.memfd_create(f"sfactory-{name}", os.MFD_CLOEXEC)
             os.ftruncate(fd, planned_bytes(fields))
-        self._name, self._fields, self._fd = name, dict(fields), fd
-        weakref.finalize(self, os.close, fd)
-        self._mmap = mmap.mmap(fd, planned_bytes(fields))
+        self._name, self._fields, self._fd = name, dict(fields), -1 if fd is None else fd
+        if fd is not None:
+            weakref.finalize(self, os.close, fd)
+        self._mmap = mmap.mmap(self._fd, planned_bytes(fields))
         self._arrays: dict[str, npt.NDArray[Any]] = {}
         offset = 0
         for key, spec in fields.items():
@@ -92,15 +95,22 @@ class SharedEvent:
     """Closed until any process calls ``open``; then open forever. An eventfd: waiting needs no polling and no lock."""
 
     def __init__(self, fd: int | None = None) -> None:
-        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) if fd is None else fd
-        weakref.finalize(self, os.close, self._fd)
+        self._event = None if LINUX else threading.Event()
+        if LINUX:
+            self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) if fd is None else fd
+            weakref.finalize(self, os.close, self._fd)
 
     def open(self) -> None:
         """Release all current and future waiters."""
-        os.eventfd_write(self._fd, 1)
+        if self._event is not None:
+            self._event.set()
+        else:
+            os.eventfd_write(self._fd, 1)
 
     def wait(self, timeout: float) -> bool:
         """Block up to ``timeout`` seconds; True if the event is open."""
+        if self._event is not None:
+            return self._event.wait(timeout)
         readable, _, _ = select.select([self._fd], [], [], timeout)
         return bool(readable)
 

@@ -98,6 +98,13 @@ def _number(path: Path, name: str = "") -> int | None:
         return None
 
 
+def core_ids() -> tuple[int, ...]:
+    """The cores in the affinity mask of this process; all of the machine where there are no such masks."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
 _MIN_STARTING = 8  # creating an env often waits for a disk or for the start of a simulator
 
 
@@ -114,7 +121,7 @@ class Cores:
     @staticmethod
     def available() -> Cores:
         """The cores in the affinity mask and the CPU quota of this process."""
-        return Cores(tuple(sorted(os.sched_getaffinity(0))), cpu_quota())
+        return Cores(core_ids(), cpu_quota())
 
     def keeping(self, cores: int) -> Cores:
         """A copy that keeps ``cores`` cores free of actors; must be fewer than ``count``."""

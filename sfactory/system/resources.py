@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import resource
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from sfactory.errors import ResourceError
 from sfactory.system.cores import Cores, memory_left
+from sfactory.system.operating_system import LINUX, NAME
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +36,12 @@ def available_memory() -> int | None:
     return min((number for number in numbers if number is not None), default=None)
 
 
+def require_linux(what: str, instead: str) -> None:
+    """Raise ResourceError, which says what to do ``instead``, if this is another system: it cannot do ``what``."""
+    if not LINUX:
+        raise ResourceError(f"{what} needs Linux (memfd, eventfd, pidfd, /proc), and this is {NAME}; {instead}")
+
+
 def require_cores(kept: int, have: int) -> None:
     """Raise ResourceError if reserving ``kept`` of ``have`` cores for the learner leaves none for actors."""
     if kept >= have:
@@ -54,6 +60,8 @@ def require_imports() -> None:
             f"a run needs {need / _MIB:,.0f} MiB of memory before it can start a process, and {have / _MIB:,.0f} MiB "
             "are free; raise the limit of the container (docker run --memory=...), or end other processes"
         )
+    import resource
+
     addresses, _ = resource.getrlimit(resource.RLIMIT_AS)
     if addresses != resource.RLIM_INFINITY and addresses < _ADDRESSES:
         raise ResourceError(
@@ -87,6 +95,8 @@ def require_memory(planned: int, learning: int = 0, processes: int = 0) -> None:
 
 def raise_file_limit() -> None:
     """Raise the soft limit of open files to the hard limit, for this process and its future children."""
+    import resource
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         # Fails if the kernel's own limit is below the hard limit; require_handles checks the needed number later.
@@ -101,6 +111,8 @@ def handles_needed(children: int) -> int:
 
 def require_handles(children: int) -> None:
     """Raise ResourceError if main may not open enough files for a run with ``children`` child processes."""
+    import resource
+
     need, (have, _) = handles_needed(children), resource.getrlimit(resource.RLIMIT_NOFILE)
     if have not in (resource.RLIM_INFINITY, -1) and need > have:
         raise ResourceError(

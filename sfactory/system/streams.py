@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, TextIO, cast
 
 from sfactory.clock import Deadline
 from sfactory.errors import CannotSaveError
+from sfactory.system.operating_system import LINUX
 
 WRITE_S = 2.0
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -35,6 +36,8 @@ def open_standard_streams() -> None:
             stream = open(number, "r" if name == "stdin" else "w", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
+    if not hasattr(select, "poll"):  # Windows: writes are not bounded there
+        return
     if sys.stdout is sys.__stdout__:
         sys.stdout = _bounded(sys.stdout, 1)
     if sys.stderr is sys.__stderr__:
@@ -58,10 +61,10 @@ def unblocked(number: int) -> int:
     """A new descriptor for what descriptor ``number`` leads to, which does not block if that is a pipe or terminal.
 
     It is opened again for that, as the flag of the old descriptor would hold for other programs, too. A file does not
-    block, and would be overwritten.
+    block, and would be overwritten. Only Linux opens it again; elsewhere writes may block.
     """
     mode = os.fstat(number).st_mode
-    if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
+    if LINUX and (stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)):
         with contextlib.suppress(OSError):  # a pipe without a reader, a terminal of another user, no /proc
             return os.open(f"/proc/self/fd/{number}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     return os.dup(number)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sfactory.config.field import flag
+from sfactory.system.operating_system import LINUX
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,9 @@ class RunConfig:
         "(docs/gpu.md); False: those listed here",
     )
     serial_mode: bool = flag(
-        False, "run everything in one process, repeatable bit by bit on a CPU; for debugging and small machines"
+        not LINUX,
+        "run everything in one process, repeatable bit by bit on a CPU; for debugging and small machines, and on macOS "
+        "and Windows, where it is the default",
     )
     device: str = flag(
         "auto",
