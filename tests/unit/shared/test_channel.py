@@ -54,6 +54,13 @@ def channel_of(name: str, incarnations: Incarnations) -> Channel[ToActor]:
     return Channel(name, TO_ACTOR, 8, incarnations=incarnations)
 
 
+@pytest.fixture(params=["faster-fifo", "here"])
+def ring(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rings of Linux, and those of other systems, which stay in one process."""
+    monkeypatch.setattr("sfactory.shared.channel.LINUX", request.param == "faster-fifo")
+
+
+@pytest.mark.usefixtures("ring")
 def test_channel_holds_its_capacity() -> None:
     channel: Channel[ToLearner] = Channel("reader", TO_LEARNER, 5000)
     send_all(channel, slots(3, 5000))
@@ -65,6 +72,7 @@ def test_channel_holds_its_capacity() -> None:
     assert received == [(actor, MAX_EPISODES_PER_REPORT - 1) for actor in range(5)]
 
 
+@pytest.mark.usefixtures("ring")
 def test_full_channel_names_its_reader_and_loses_nothing() -> None:
     channel: Channel[ToLearner] = Channel("sf-learner-0", TO_LEARNER, capacity=10)
     sent = 0
