@@ -15,9 +15,9 @@ ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 ARG EXTRAS=atari,plot,video
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 
-# torch is by far the largest layer, and changes least.
+# torch is by far the largest layer, and changes least. Of one version, pip takes the one for CPUs (2.13.0+cpu) first.
 COPY constraints.txt /build/
-RUN pip install ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} --constraint /build/constraints.txt torch
+RUN pip install ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} --constraint /build/constraints.txt torch
 
 COPY setup.py pyproject.toml MANIFEST.in README.md LICENSE /build/
 COPY sfactory /build/sfactory
