@@ -154,10 +154,9 @@ def _received(receiver: Any, process: BaseProcess, within_s: float) -> Any:
 def _probe_child(name: str, work: Work, env: str, gpus: tuple[int, ...], stack: StackDump, sender: Any) -> None:
     prepare_process(name, stack)
     with contextlib.ExitStack() as at_end:  # main is answered first: close() may hang, or end the process
-        sender.send(True)  # what happened before was no doing of the env
-        answer = _last_answer(work, env, sender.send, at_end, gpus)
         with contextlib.suppress(BrokenPipeError):  # main was interrupted and no longer listens
-            sender.send(answer)
+            sender.send(True)  # what happened before was no doing of the env
+            sender.send(_last_answer(work, env, sender.send, at_end, gpus))
         sender.close()
     leave(0)
 

@@ -164,7 +164,7 @@ _LONGEST_TEMPORARY = 107 - len("/pymp-12345678/listener-12345678")  # the kernel
 class Spawner:
     """Starts processes; ``open`` it as early as possible, it imports torch in the background.
 
-    On Linux alone; elsewhere there is a Spawner, too, and every call but ``start`` does nothing.
+    On Linux alone; elsewhere ``open`` and what concerns the server do nothing, and ``start`` raises ResourceError.
     """
 
     # Of this process, as the fork server is: a process id, and whether the server has ended.
