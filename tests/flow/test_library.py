@@ -21,7 +21,7 @@ import nbclient, nbformat, os, sys
 os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
 notebook = nbformat.read("notebook.ipynb", 4)
 try:
-    nbclient.NotebookClient(notebook, timeout=300).execute()
+    nbclient.NotebookClient(notebook, timeout=800).execute()
 finally:
     nbformat.write(notebook, "done.ipynb")
 """
@@ -31,7 +31,7 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", documents()["docs/library.md"], re
 
 def run(argv: list[str], folder: Path) -> str:
     """What a program prints that ends well."""
-    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=850, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import imageio_ffmpeg
 import pytest
 
 from tests.support.source import ROOT
@@ -42,9 +44,11 @@ print(json.dumps({"action": int(action)}))
 
 
 def imitate(system: str, argv: list[str], folder: Path, program: str = "") -> subprocess.CompletedProcess[str]:
-    """A command, or a program, on that system."""
+    """A command, or a program, on that system, with the ffmpeg of this one."""
+    command = [*IMITATE, system, *argv]
+    variables = {**os.environ, "IMAGEIO_FFMPEG_EXE": imageio_ffmpeg.get_ffmpeg_exe()}
     return subprocess.run(
-        [*IMITATE, system, *argv], cwd=folder, input=program, capture_output=True, text=True, timeout=300, check=False
+        command, cwd=folder, env=variables, input=program, capture_output=True, text=True, timeout=300, check=False
     )
 
 
