@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import imageio_ffmpeg
 import pytest
 
+from sfactory.play.video import find_ffmpeg
 from tests.support.source import ROOT
 
 IMITATE = [sys.executable, str(ROOT / "tests" / "support" / "other_system.py")]
@@ -46,7 +46,7 @@ print(json.dumps({"action": int(action)}))
 def imitate(system: str, argv: list[str], folder: Path, program: str = "") -> subprocess.CompletedProcess[str]:
     """A command, or a program, on that system, with the ffmpeg of this one."""
     command = [*IMITATE, system, *argv]
-    variables = {**os.environ, "IMAGEIO_FFMPEG_EXE": imageio_ffmpeg.get_ffmpeg_exe()}
+    variables = {**os.environ, "IMAGEIO_FFMPEG_EXE": find_ffmpeg()}
     return subprocess.run(
         command, cwd=folder, env=variables, input=program, capture_output=True, text=True, timeout=300, check=False
     )

@@ -151,7 +151,7 @@ def test_damaged_newest_is_skipped_and_if_all_are_damaged_loading_is_refused(
         ({"a": {"b": [1, np.float64(2.0)]}}, r"payload\['a'\]\['b'\]\[1\] is a numpy.float64"),
         ({"a": np.zeros(3)}, r"payload\['a'\] is a numpy.ndarray"),
         ({"a": {1.5: 0}}, r"payload\['a'\] has the key 1.5 of type float"),
-        ({"a": Path("/")}, r"payload\['a'\] is a pathlib.PosixPath"),
+        ({"a": Path("/")}, r"payload\['a'\] is a pathlib\.[\w.]*PosixPath"),
         ({"a": torch.ones(2).to_sparse()}, r"payload\['a'\] is a Tensor \(torch.sparse_coo"),
     ],
 )
