@@ -8,6 +8,7 @@ included), and send no gradient. Advantages, targets and recorded numbers are co
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -107,9 +108,18 @@ def outside_clip(*, log_ratios: Tensor, clip: tuple[float, float]) -> Tensor:
 
 
 @torch.no_grad()
-def normalize(advantages: Tensor, valid: Tensor) -> Tensor:
-    """Advantages with mean 0 and standard deviation 1 over the valid cells, 0 elsewhere; a single valid one is 0."""
-    count = valid.sum().clamp(min=1)
-    mean = torch.where(valid, advantages, 0.0).sum() / count
-    std = (torch.where(valid, (advantages - mean).square(), 0.0).sum() / count).sqrt()
+def normalize(advantages: Tensor, valid: Tensor, add_up: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+    """Advantages with mean 0 and standard deviation 1 over the valid cells, 0 elsewhere; a single valid one is 0.
+
+    add_up: the sum over ranks, which the mean and the deviation are then taken over.
+    """
+    if add_up is None:
+        count = valid.sum().clamp(min=1)
+        mean = torch.where(valid, advantages, 0.0).sum() / count
+        std = (torch.where(valid, (advantages - mean).square(), 0.0).sum() / count).sqrt()
+    else:
+        wide = torch.where(valid, advantages, 0.0).double()
+        count, total, squares = add_up(torch.stack((valid.sum().double(), wide.sum(), wide.square().sum()))).unbind()
+        mean = total / count.clamp(min=1)
+        std = (squares / count.clamp(min=1) - mean.square()).clamp(min=0.0).sqrt()
     return torch.where(valid, (advantages - mean) / (std + _NORMALIZE_EPS), 0.0)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from sfactory.config.schema import OptimConfig
 from sfactory.learner.optimizers import RefusableOptimizer
 from sfactory.model.actor_critic import ActorCritic
+from sfactory.ranks.ranks import Sum
 
 
 class Rates(NamedTuple):
@@ -146,6 +147,28 @@ class GradientStep:
     def backward(self, loss_part: Tensor) -> None:
         """Add the gradient of ``loss_part`` (0-dim): a loss is the sum of its parts."""
         torch.autograd.backward(loss_part if self._scale is None else self._scale.scaled(loss_part))
+
+    def add_up(self, steps: Tensor, is_mean: bool, over_ranks: Sum) -> Tensor:
+        """Make the gradients those of the loss over all ranks; returns whether a step is wanted (0-dim bool).
+
+        steps: 0-dim int64 - valid ones of this rank, which its loss is the mean over or (not ``is_mean``) the sum. The
+        sum over ranks is one of a single tensor. It comes after all parts of a loss, and before the loss scale is taken
+        out, which is the same on all ranks.
+        """
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        weight = steps.to(gradients[0].dtype)
+        flat = torch.cat([*(gradient.flatten() for gradient in gradients), weight.reshape(1)])
+        if is_mean:
+            flat[:-1] *= weight
+        flat = over_ranks(flat)
+        total = flat[-1]
+        if is_mean:
+            flat[:-1] /= total.clamp(min=1.0)
+        pieces = torch.split(flat[:-1], [gradient.numel() for gradient in gradients])
+        # Copied back: a gradient keeps the order of its weight in memory, which is not always that of its indices.
+        shaped = [piece.view(gradient.shape) for piece, gradient in zip(pieces, gradients, strict=True)]
+        torch._foreach_copy_(gradients, shaped)
+        return total > 0.0
 
     def step(self, rates: Rates, wanted: Tensor) -> Applied:
         """Step along the gradients if ``wanted`` (0-dim bool) and they are finite; otherwise nothing changes."""

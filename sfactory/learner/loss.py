@@ -24,6 +24,7 @@ from sfactory.learner.targets import TargetNetwork, vtrace_targets
 from sfactory.learner.train_stats import LossTerms
 from sfactory.model.actor_critic import ActorCritic, Unrolled
 from sfactory.model.distributions import ActionDistribution
+from sfactory.ranks.ranks import ALONE, Ranks
 
 _log = logging.getLogger(__name__)
 
@@ -84,9 +85,11 @@ class LossFunction:
         target: TargetNetwork | None,
         auxiliary: AuxiliaryTask | None,
         torch_compile: bool = False,
+        ranks: Ranks = ALONE,
     ) -> None:
         """``target``: with ``use_target_net``; V-trace and the ratio use its policy."""
         self._model, self.config, self._target, self._auxiliary = model, config, target, auxiliary
+        self._ranks = ranks
         self._compiled = _compiled(self._whole) if torch_compile else self._whole
 
     @property
@@ -177,7 +180,7 @@ class LossFunction:
             targets = Targets(targets.returns, torch.where(batch.valid, advantages, 0.0))
         normalized = targets.advantages
         if config.normalize_advantages:
-            normalized = losses.normalize(normalized, batch.valid)
+            normalized = losses.normalize(normalized, batch.valid, self._ranks.sum_of("advantages"))
         return _Constants(targets.returns, targets.advantages, normalized, reference)
 
     def _part(self, batch: Batch, constants: _Constants, outputs: _Outputs, divisor: Tensor, weights: _Weights) -> Part:
@@ -239,14 +242,17 @@ class LossFunction:
 
     @torch.no_grad()
     def divergence(self, minibatch: Minibatch, microbatch_size: int) -> Tensor:
-        """0-dim float32: mean KL(mu || pi) of behavior and present policy over fresh steps, NaN without any."""
+        """0-dim: mean KL(mu || pi) of behavior and present policy over fresh steps, NaN without any."""
         minibatch, columns = minibatch.cut(microbatch_size)
         total = torch.zeros((), device=minibatch.batch.valid.device)
         for which in columns:
             batch = minibatch.batch.columns(which)
             log_ratios = losses.log_ratio(_log_prob(self._model, batch), batch.behavior_log_prob, batch.fresh)
             total = total + losses.approx_kl(log_ratios=log_ratios).sum()
-        return total / minibatch.batch.fresh.sum()
+        steps = minibatch.batch.fresh.sum()
+        if (add_up := self._ranks.sum_of("divergence")) is not None:
+            total, steps = add_up(torch.stack((total.double(), steps.double()))).unbind()
+        return total / steps
 
 
 def _compiled(whole: _Whole) -> _Whole:

@@ -20,6 +20,7 @@ from sfactory.errors import DivergedError
 from sfactory.learner.batch import Batch
 from sfactory.learner.gradient_step import Applied
 from sfactory.messages import TRAIN_STATISTICS
+from sfactory.ranks.ranks import Sum
 from sfactory.system.gpu import HostCopies
 
 # Not computed here: of ``Coefficients``, and of ``Applied``.
@@ -65,12 +66,55 @@ class LossTerms(NamedTuple):
         return LossTerms(*(torch.cat(pieces, dim=1) for pieces in zip(*parts, strict=True)))
 
 
-@torch.no_grad()
-def statistics_of(cells: LossTerms, clip: tuple[float, float], auxiliary: Tensor) -> Tensor:
-    """[len(NAMES)], in the order of NAMES; without waiting for the device.
+class Sums(NamedTuple):
+    """Sums over a minibatch that statistics are made of; all 0-dim, but for totals and squares.
 
-    clip: range of the ratio, see ``losses.clip_range``. auxiliary: 0-dim - sum over parts of auxiliary loss times
-    valid steps.
+    fresh, replayed: numbers of steps. cells: valid steps and others. replay_kl: over replayed steps. auxiliary: over
+    parts, of the auxiliary loss times valid steps.
+    totals: [len(_AVERAGED) + 3] - over fresh steps, of each of _AVERAGED, advantages, targets and errors of values.
+    means: of the same. squares: [3] - of the last three about their means. Those of several minibatches have a further
+    dimension.
+    """
+
+    fresh: Tensor
+    replayed: Tensor
+    cells: int | Tensor
+    replay_kl: Tensor
+    auxiliary: Tensor
+    totals: Tensor
+    means: Tensor
+    squares: Tensor
+
+    def about_zero(self) -> Tensor:
+        """[n] float64: all of them, with squares about 0, so that those of several ranks can be added up."""
+        cells = self.cells if isinstance(self.cells, Tensor) else torch.full_like(self.fresh, self.cells)
+        counts = torch.stack((self.fresh, self.replayed, cells)).double()
+        sums = torch.stack((self.replay_kl, self.auxiliary)).double()
+        totals = self.totals.double()
+        squares = self.squares.double() + totals[-3:].square() / self.fresh.clamp(min=1)
+        return torch.cat((counts, sums, totals, squares))
+
+    @staticmethod
+    def of(about_zero: Tensor) -> Sums:
+        """From what ``about_zero`` gives, or a sum of it: [n, ...]."""
+        fresh, replayed, cells, replay_kl, auxiliary = about_zero[:5].unbind()
+        totals = about_zero[5:-3]
+        means = totals / fresh
+        squares = about_zero[-3:] - totals[-3:].square() / fresh.clamp(min=1.0)
+        return Sums(fresh, replayed, cells, replay_kl, auxiliary, totals, means, squares.clamp(min=0.0))
+
+
+_AVERAGED = (
+    *("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "ratio_mean", "value_mean"),
+    "reward_clipped",
+)
+
+
+@torch.no_grad()
+def sums_of(cells: LossTerms, clip: tuple[float, float], auxiliary: Tensor) -> Sums:
+    """The sums of a minibatch, without waiting for the device.
+
+    clip: range of the ratio, see ``losses.clip_range``. auxiliary: as in Sums.
     """
     kl = losses.approx_kl(log_ratios=cells.log_ratio)
     averaged = {
@@ -83,20 +127,29 @@ def statistics_of(cells: LossTerms, clip: tuple[float, float], auxiliary: Tensor
         "value_mean": cells.value,
         "reward_clipped": cells.reward_clipped.to(kl.dtype),
     }
-    numbers = torch.stack((*averaged.values(), cells.advantage, cells.target, cells.target - cells.value))
+    values = [averaged[name] for name in _AVERAGED]
+    numbers = torch.stack((*values, cells.advantage, cells.target, cells.target - cells.value))
     fresh, again = cells.fresh, cells.valid & cells.replayed
-    fresh_steps, replayed_steps = fresh.sum(), again.sum()
-    # No matrix product: on a GPU it may be computed in fewer bits. With no step at all, 0 / 0 is NaN.
-    means = _total(numbers, fresh) / fresh_steps
-    spread = _total((numbers[-3:] - means[-3:, None, None]).square(), fresh) / fresh_steps
-    advantage, target, error = spread.unbind()
-    named = dict(zip(averaged, means[:-3], strict=True)) | {
-        "replay_kl": _total(kl, again) / replayed_steps,
+    steps = fresh.sum()
+    # No matrix product: on a GPU it may be computed in fewer bits.
+    totals = _total(numbers, fresh)
+    means = totals / steps
+    squares = _total((numbers[-3:] - means[-3:, None, None]).square(), fresh)
+    return Sums(steps, again.sum(), cells.valid.numel(), _total(kl, again), auxiliary, totals, means, squares)
+
+
+@torch.no_grad()
+def statistics_of(sums: Sums) -> Tensor:
+    """[len(NAMES), ...], in the order of NAMES; without waiting for the device. With no step at all, 0 / 0 is NaN."""
+    fresh, replayed = sums.fresh, sums.replayed
+    advantage, target, error = (sums.squares / fresh).unbind()
+    named = dict(zip(_AVERAGED, sums.means[:-3], strict=True)) | {
+        "replay_kl": sums.replay_kl / replayed,
         "advantage_std": advantage.sqrt(),
         "explained_variance": torch.where(target > 0.0, 1.0 - error / target, torch.nan),
-        "valid_fraction": (fresh_steps + replayed_steps) / cells.valid.numel(),
-        "replayed_fraction": replayed_steps / (fresh_steps + replayed_steps),
-        "aux_loss": auxiliary / (fresh_steps + replayed_steps),
+        "valid_fraction": (fresh + replayed) / sums.cells,
+        "replayed_fraction": replayed / (fresh + replayed),
+        "aux_loss": sums.auxiliary / (fresh + replayed),
     }
     return torch.stack([named[name] for name in NAMES])
 
@@ -126,6 +179,17 @@ def row_of(batch: Batch, statistics: Tensor, applied: Applied) -> Tensor:
 def with_divergence(row: Tensor, kl: Tensor) -> Tensor:
     """A row with a further number: ``kl`` [] float32, the divergence after the update, or NaN if it was not taken."""
     return torch.cat((row, torch.where(row[_TAKEN] > 0.0, kl, torch.nan).double().reshape(1)))
+
+
+def over_all_ranks(rows: Sequence[Tensor], sums: Sequence[Tensor], add_up: Sum) -> list[Tensor]:
+    """``rows`` of some updates, with the steps and statistics of all ranks. sums: ``Sums.about_zero`` of each.
+
+    Whether an update was taken, its gradient and its divergence are the same on all ranks already.
+    """
+    table = torch.stack(list(rows))
+    total = add_up(torch.cat((table[:, :_TAKEN], torch.stack(list(sums))), dim=1))
+    statistics = statistics_of(Sums.of(total[:, _TAKEN:].T)).T
+    return [*torch.cat((total[:, :_TAKEN], table[:, _TAKEN:_FIRST], statistics, table[:, _FIRST + len(NAMES) :]), 1)]
 
 
 def on_host(rows: Sequence[Tensor]) -> Rows:

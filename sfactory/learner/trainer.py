@@ -28,15 +28,18 @@ from sfactory.learner.train_stats import (
     UpdateStats,
     divergences_of,
     on_host,
+    over_all_ranks,
     row_of,
     statistics_of,
     steps_learned,
+    sums_of,
     with_divergence,
 )
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.cpc import CpcAction
 from sfactory.model.parts import Freezer
 from sfactory.model.rnd import Rnd
+from sfactory.ranks.ranks import ALONE, Ranks
 from sfactory.seeds import Branch, seed_at
 from sfactory.system.cuda_graphs import Recorder
 from sfactory.system.gpu import HostCopies
@@ -62,10 +65,12 @@ class Trainer:
         auxiliary: CpcAction | Rnd | None = None,
         evidence: Path | None = None,
         recorder: Recorder | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         """``total_env_steps``: where linear decay ends. ``evidence``: folder for the batch at which training fails.
 
-        ``recorder``: updates are recorded by it and replayed; not where ``why_not_recorded`` has a reason.
+        ``recorder``: updates are recorded by it and replayed; not where ``why_not_recorded`` has a reason, nor with
+        several ``ranks``, see NOTE [Ranks].
         """
         self.model, self.algo, self.learner = model, algo, learner
         self.coefficients = Coefficients(optim, algo, total_env_steps)
@@ -77,12 +82,13 @@ class Trainer:
             self.target = TargetNetwork(model, algo.target_update_interval, algo.target_tau)
         self.auxiliary = auxiliary
         self._auxiliary_task = task_of(auxiliary, seed, policy)
-        self.loss = LossFunction(model, algo, self.target, self._auxiliary_task, learner.torch_compile)
+        self.loss = LossFunction(model, algo, self.target, self._auxiliary_task, learner.torch_compile, ranks)
         self.stats = UpdateStats(learner.max_bad_steps)
         self._total_env_steps, self._seed, self._policy, self._evidence = total_env_steps, seed, policy, evidence
         self._recorded: RecordedUpdates | None = None
         if recorder is not None:
             self._recorded = RecordedUpdates(self._compute, recorder, model.value_head.linear.weight.device)
+        self._ranks, self._sums = ranks, list[Tensor]()  # of the updates of a pass, with several ranks
         self._oldest: int | None = None  # steps of older policy versions are masked
 
     def adopt(self, algo: AlgoConfig, optim: OptimConfig, learner: LearnerConfig, env_steps: int) -> None:
@@ -152,7 +158,7 @@ class Trainer:
             batch = self._auxiliary_task.add_returns(self.model, batch, self.algo, parts)
         targets = self.loss.gae_targets(batch)
         if targets is not None:
-            self.model.value_head.observe(targets.returns, batch.fresh)
+            self.model.value_head.observe(targets.returns, batch.fresh, self._ranks.sum_of("returns"))
         return Dataset(batch, targets, observed=first)
 
     def learn(
@@ -183,7 +189,7 @@ class Trainer:
                     break
                 rows.append(self._update(selection, first))
             before_waiting(len(rows))
-            done = on_host(rows)
+            done = on_host(self._over_all_ranks(rows))
             dataset.means.add(done)
             self.stats.add(done)
         except (DivergedError, RuntimeError) as error:
@@ -222,7 +228,15 @@ class Trainer:
 
     def _observe(self, batch: Batch) -> None:
         if not self.freezer.keeps_statistics:
-            self.model.observe({key: obs[:-1] for key, obs in batch.obs.items()}, batch.fresh)
+            obs = {key: leaf[:-1] for key, leaf in batch.obs.items()}
+            self.model.observe(obs, batch.fresh, self._ranks.sum_of("observations"))
+
+    def _over_all_ranks(self, rows: list[Tensor]) -> list[Tensor]:
+        """The results of a pass, as if one rank had learned from the data of all."""
+        if (add_up := self._ranks.sum_of("results")) is None or not rows:
+            return rows
+        sums, self._sums = self._sums, []
+        return over_all_ranks(rows, sums, add_up)
 
     def _update(self, selection: Selection, first: bool) -> Tensor:
         """Learn from one minibatch; returns its results, see ``row_of``. ``first``: in the first pass."""
@@ -255,12 +269,19 @@ class Trainer:
             parts.append(part.cells)
             auxiliary = auxiliary + part.auxiliary
         # Adam's momentum would move the weights even where no step of the minibatch is valid.
-        applied = self.updater.step(numbers.rates, wanted=batch.valid.any())
+        wanted = batch.valid.any()
+        if (over_ranks := self._ranks.sum_of("gradients")) is not None:
+            wanted = self.updater.add_up(batch.valid.sum(), self.algo.loss_reduction == "mean", over_ranks)
+        applied = self.updater.step(numbers.rates, wanted)
         self.model.follow_update(applied.taken)
         if self.target is not None:
             self.target.after_update(applied.taken)
         cells = LossTerms.joined(parts)
         if first and minibatch.targets is None:
             # V-trace has its targets per minibatch; those of every step are observed once.
-            self.model.value_head.observe(cells.target, cells.fresh & applied.taken)
-        return row_of(batch, statistics_of(cells, self.loss.clip, auxiliary), applied)
+            observed = cells.fresh & applied.taken
+            self.model.value_head.observe(cells.target, observed, self._ranks.sum_of("returns"))
+        sums = sums_of(cells, self.loss.clip, auxiliary)
+        if self._ranks.world > 1:
+            self._sums.append(sums.about_zero())
+        return row_of(batch, statistics_of(sums), applied)

@@ -14,7 +14,7 @@ from sfactory.config.schema import ModelConfig
 from sfactory.model.action_mask import ActionMask
 from sfactory.model.distributions import ActionDistribution, Actions, num_params
 from sfactory.model.layers import SpectralLinear, initialize
-from sfactory.model.normalizer import ObsNormalizer, RunningNormalizer
+from sfactory.model.normalizer import ObsNormalizer, RunningNormalizer, Sum
 from sfactory.model.tower import Tower, WholeModel
 from sfactory.spec import EnvSpec
 from sfactory.system.gpu import HostCopies
@@ -49,8 +49,8 @@ class ValueHead(nn.Module):
         return values if self.returns is None else self.returns.forward(values)
 
     @torch.no_grad()
-    def observe(self, returns: Tensor, valid: Tensor) -> None:
-        """Add returns [T, B] to the statistics where ``valid``; denormalized values do not change.
+    def observe(self, returns: Tensor, valid: Tensor, add_up: Sum | None = None) -> None:
+        """Add returns [T, B], of all ranks, to the statistics where ``valid``; denormalized values do not change.
 
         Source: van Hasselt et al. 2016, "Learning values across many orders of magnitude" (Pop-Art), eq. 9.
         """
@@ -58,7 +58,7 @@ class ValueHead(nn.Module):
             return
         # Before: v = (y - shift) / scale of the layer's output y. After: the same v wants y' = v scale' + shift'.
         scale, shift = self.returns.scale.clone(), self.returns.shift.clone()
-        self.returns.update(returns, valid)
+        self.returns.update(returns, valid, add_up)
         factor = self.returns.scale / scale
         self.linear.weight.mul_(factor)
         self.linear.bias.sub_(shift).mul_(factor).add_(self.returns.shift)
@@ -321,7 +321,10 @@ class ActorCritic(nn.Module):
         for layer in self._spectral:
             layer.follow(taken)
 
-    def observe(self, obs: dict[str, Tensor], valid: Tensor) -> None:
-        """Add obs {path: [..., *shape]} to the statistics of their normalization, where ``valid`` [...] bool."""
+    def observe(self, obs: dict[str, Tensor], valid: Tensor, add_up: Sum | None = None) -> None:
+        """Add obs {path: [..., *shape]}, of all ranks, to the statistics of their normalization.
+
+        valid: [...] bool - where.
+        """
         if self.obs_normalizer is not None:
-            self.obs_normalizer.update(obs, valid)
+            self.obs_normalizer.update(obs, valid, add_up)

@@ -7,7 +7,7 @@ normalize alike at the same version.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,8 @@ CLIP = 5.0
 _CPU_BLOCK = 2**18
 _DEVICE_BLOCK = 2**24
 WIDE = frozenset({torch.float64, torch.int64, torch.int32})
+
+Sum = Callable[[Tensor], Tensor]  # over ranks
 
 
 class RunningNormalizer(nn.Module):
@@ -75,12 +77,12 @@ class RunningNormalizer(nn.Module):
         return (y - self.shift) / self.scale
 
     @torch.no_grad()
-    def update(self, x: Tensor, valid: Tensor) -> None:
+    def update(self, x: Tensor, valid: Tensor, add_up: Sum | None = None) -> None:
         """Add the rows of ``x`` where ``valid`` to the statistics, in place; equal to statistics of all rows at once.
 
         x: [..., *shape] any numeric dtype; invalid rows may hold anything. valid: [...] bool. Ignores a batch with a
-        valid NaN or inf as a whole, since statistics could never recover from it. No host sync. Raises ValueError for
-        wrong shapes.
+        valid NaN or inf as a whole, since statistics could never recover from it. No host sync, but with ``add_up``,
+        which adds the rows of all ranks. Raises ValueError for wrong shapes.
 
         Source: Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm", with the sums taken
         about the present mean.
@@ -90,12 +92,17 @@ class RunningNormalizer(nn.Module):
         if x.dtype is torch.bool:
             x = x.to(torch.uint8)  # torch subtracts no bools
         x, valid = x.reshape(-1, self._row_size), valid.reshape(-1)
-        center = self._center(x, valid)
+        center, new = self._center(x, valid), valid.sum()
+        if add_up is not None and not self.count:
+            center = self._mean_of_centers(center, valid, add_up)
         total, squares = self._sums_about(center, x, valid)
+        if add_up is not None:
+            sums = add_up(torch.cat((total, squares, new.double().reshape(1))))
+            total, squares, new = sums[: self._row_size], sums[self._row_size : -1], sums[-1]
         # A sum of squares is finite only if all its terms are.
         finite = torch.isfinite(squares).all()
         total, squares = torch.where(finite, total, 0.0), torch.where(finite, squares, 0.0)
-        count = self.count + torch.where(finite, valid.sum(), 0.0)
+        count = self.count + torch.where(finite, new, 0.0)
         rows = count.clamp(min=1.0)
         squared_deviations = self.var.view(-1) * self.count + squares - total.square() / rows
         seen = count > 0.0
@@ -113,6 +120,12 @@ class RunningNormalizer(nn.Module):
         first = x.index_select(0, valid.to(torch.uint8).argmax().unsqueeze(0)).squeeze(0).to(torch.float64)
         usable = (self.count == 0.0) & valid.any() & torch.isfinite(first).all()
         return torch.where(usable, first, self.mean.view(-1))
+
+    def _mean_of_centers(self, center: Tensor, valid: Tensor, add_up: Sum) -> Tensor:
+        """One center for all ranks: the mean of those of the ranks that have a valid row."""
+        has_rows = valid.any().double().reshape(1)
+        sums = add_up(torch.cat((center * has_rows, has_rows)))
+        return sums[:-1] / sums[-1].clamp(min=1.0)
 
     def _sums_about(self, center: Tensor, x: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """Sums of x - center and of its square over the valid rows: [row size] float64 each."""
@@ -160,10 +173,11 @@ class ObsNormalizer(nn.Module):
                 normalized[presence_of(path)] = present(obs, path)  # which normalized numbers do not show
         return normalized
 
-    def update(self, obs: dict[str, Tensor], valid: Tensor) -> None:
+    def update(self, obs: dict[str, Tensor], valid: Tensor, add_up: Sum | None = None) -> None:
         """See RunningNormalizer.update."""
         for path, normalizer in self.by_key.items():
-            normalizer.update(obs[path], valid.unsqueeze(-1) & present(obs, path) if path in self._sets else valid)
+            rows = valid.unsqueeze(-1) & present(obs, path) if path in self._sets else valid
+            normalizer.update(obs[path], rows, add_up)
 
 
 def present(obs: dict[str, Tensor], path: str) -> Tensor:

@@ -14,6 +14,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"__init__", "errors", "clock", "packages", "seeds", "statistics"}),
     frozenset({"system"}),
     frozenset({"atomic"}),
+    frozenset({"ranks"}),
     frozenset({"config"}),
     frozenset({"tensor_spec", "plain_spaces"}),
     frozenset({"action_heads"}),

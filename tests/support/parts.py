@@ -23,10 +23,11 @@ from sfactory.learner.loss import LossFunction
 from sfactory.learner.minibatches import Minibatch
 from sfactory.learner.staging import Staging
 from sfactory.learner.targets import TargetNetwork
-from sfactory.learner.train_stats import NAMES, LossTerms, statistics_of
+from sfactory.learner.train_stats import NAMES, LossTerms, statistics_of, sums_of
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
+from sfactory.ranks.ranks import ALONE, Ranks
 from sfactory.shared.trajectories import Slot, TrajectoryBuffer
 from sfactory.shared.weights import SharedWeights
 from sfactory.spec import EnvSpec, TensorSpec
@@ -93,6 +94,7 @@ def trainer_for(
     seed: int = 0,
     policy: int = 0,
     total_env_steps: int = 2**62,
+    ranks: Ranks = ALONE,
 ) -> Trainer:
     """A trainer of ``model`` and of the auxiliary loss of ``algo``, if any; None: default settings."""
     algo = algo or AlgoConfig()
@@ -105,6 +107,7 @@ def trainer_for(
         policy=policy,
         total_env_steps=total_env_steps,
         auxiliary=make_auxiliary(model, algo, ModelConfig(encoder_mlp_layers=(8,))),
+        ranks=ranks,
     )
 
 
@@ -194,7 +197,8 @@ def loss_of(
     minibatch, exploration, kl = Minibatch(batch, targets), config.exploration_loss_coeff, config.kl_loss_coeff
     parts = list(objective.parts(minibatch, microbatch_size, exploration=exploration, kl=kl or None))
     cells = LossTerms.joined([part.cells for part in parts])
-    statistics = statistics_of(cells, objective.clip, torch.stack([part.auxiliary for part in parts]).sum())
+    auxiliary_sum = torch.stack([part.auxiliary for part in parts]).sum()
+    statistics = statistics_of(sums_of(cells, objective.clip, auxiliary_sum))
     total = torch.stack([part.loss for part in parts]).sum()
     return Loss(total, len(parts), dict(zip(NAMES, statistics.tolist(), strict=True)), cells.target)
 

@@ -9,7 +9,16 @@ import pytest
 import torch
 
 from sfactory.config.schema import AlgoConfig
-from sfactory.learner.train_stats import COEFFICIENTS, GRADIENT, INTRINSIC, NAMES, LossTerms, UpdateStats, statistics_of
+from sfactory.learner.train_stats import (
+    COEFFICIENTS,
+    GRADIENT,
+    INTRINSIC,
+    NAMES,
+    LossTerms,
+    UpdateStats,
+    statistics_of,
+    sums_of,
+)
 from sfactory.messages import TRAIN_STATISTICS, TrainStats
 from sfactory.shared import timing_stats
 from sfactory.shared.timing_stats import Timings
@@ -30,7 +39,7 @@ def cells_of(garbage: float = 0.0) -> LossTerms:
 
 
 def statistics(cells: LossTerms) -> dict[str, float]:
-    return dict(zip(NAMES, statistics_of(cells, CLIP, torch.zeros(())).tolist(), strict=True))
+    return dict(zip(NAMES, statistics_of(sums_of(cells, CLIP, torch.zeros(()))).tolist(), strict=True))
 
 
 def test_every_statistic_of_the_list_is_reported() -> None:

@@ -1,0 +1,48 @@
+"""What several learners that train one policy together add up, each a rank with actors of its own.
+
+NOTE [Ranks]: every rank takes the steps that one learner would take with the data of all. So whatever decides about
+weights is computed from sums over the ranks: the mean and spread of advantages, gradients and their number of steps,
+statistics of normalizers, divergences, the results of updates. All ranks compute the same numbers from the same sums,
+and so make the same decisions, in the same order; a decision made from numbers of one rank would leave the others
+waiting in a sum that this one never joins. Each minibatch has its size from the flags.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+
+from torch import Tensor
+
+# Adds up tensors of all ranks; it may write to its argument. None where there is one rank: there is nothing to add.
+Sum = Callable[[Tensor], Tensor]
+
+
+class Ranks:
+    """One rank alone. rank: its number, of ``world``."""
+
+    rank = 0
+    world = 1
+
+    def sum_of(self, what: str) -> Sum | None:
+        """The sum over all ranks, which call it in the same order; ``what``: names it in errors. None if alone."""
+        return None
+
+
+ALONE = Ranks()
+
+
+class SeveralRanks(Ranks, ABC):
+    """A rank among others. See NOTE [Ranks]."""
+
+    def __init__(self, rank: int, world: int) -> None:
+        self.rank, self.world = rank, world
+
+    def sum_of(self, what: str) -> Sum | None:
+        """See Ranks."""
+        return partial(self._sum, what)
+
+    @abstractmethod
+    def _sum(self, what: str, tensor: Tensor) -> Tensor:
+        """The sum of ``tensor`` over all ranks: the same bits on each of them."""
