@@ -124,6 +124,10 @@ class Starved(LearnerFailed):
     """A learner waits for datasets that will never be filled; the text says what each process is waiting for."""
 
 
+class RankLost(LearnerFailed):
+    """Another rank failed, hung, was cut off or was stopped; the text says which. What was learned is saved."""
+
+
 class HookFailed(LearnerFailed):
     """A function that the learner calls after each dataset raised; its own exception is the cause."""
 
@@ -142,7 +146,7 @@ class ChannelFull(SFactoryError):
 
 _AFTER_A_TRACEBACK = WorkerDied, LearnerDied, ObserverFailed
 # No traceback says more than they do.
-_SAY_ALL = CannotSaveError, CheckpointError, DivergedError, ResourceError, Starved, EnvFaults
+_SAY_ALL = CannotSaveError, CheckpointError, DivergedError, ResourceError, Starved, EnvFaults, RankLost
 
 
 MOST_SHOWN = 4000  # characters of a foreign text

@@ -34,11 +34,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A signal inside an import would leave half a module, and the answer to a signal needs these two.
         with signals_held_back():
             from sfactory.config.resolve import read_command_line
+            from sfactory.ranks.place import Place
+            from sfactory.ranks.rules import for_rank
 
             if not asks_for_help(arguments):  # that comes at once: this imports numpy
                 import sfactory.experiment.summary  # noqa: F401
 
-        resolved = read_command_line(arguments)
+        place = Place.of_environment()
+        place.take_share()  # before flags get defaults by the number of cores
+        resolved = for_rank(read_command_line(arguments), place)
         # Imported only now, so that a mistyped flag is reported at once. torch comes with the session, while the fork
         # server imports it too.
         report = resolved.config.report
@@ -50,12 +54,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             from sfactory.runner.session import Session
 
         logging.basicConfig(level=report.printed_level, format="[%(asctime)s] %(message)s", datefmt="%H:%M:%S")
-        session = Session(resolved, arguments, spawner, command.interrupts, _STARTED_AT)
+        session = Session(resolved, arguments, spawner, command.interrupts, _STARTED_AT, place)
         if resolved.config.benchmark.benchmark:
             show_result(session.benchmark().to_dict())
         else:
             outcome = session.train()
-            show_result(outcome.summary.to_dict())
+            if not place.rank:
+                show_result(outcome.summary.to_dict())
             if outcome.error is not None:
                 command.exit_code = int(outcome.error.exit_code)
             elif outcome.status == "interrupted":

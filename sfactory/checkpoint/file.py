@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
 import pickletools
 import platform
@@ -292,3 +293,16 @@ def read(path: Path) -> Payload:
         raise Unusable(str(error)) from error
     except RecursionError as error:
         raise Unusable("its content is nested without an end") from error
+
+
+def packed(payload: Payload) -> bytes:
+    """A payload for another process of the run: the content of a file."""
+    file = io.BytesIO()
+    torch.save(_plain(payload, "payload", iter(range(_MOST_VALUES)), _own_tensor), file)
+    return file.getvalue()
+
+
+def unpacked(content: bytes) -> dict[str, Any]:
+    """What ``packed`` was given, on the CPU."""
+    payload: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)  # noqa: TID251
+    return payload

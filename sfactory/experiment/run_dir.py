@@ -62,6 +62,11 @@ class RunDir:
                 "permissions; the file system must support file locks."
             ) from error
 
+    @classmethod
+    def unlocked(cls, train_dir: Path | str, experiment: str) -> RunDir:
+        """The folder of a run that another process owns, to read its checkpoints; it may not exist."""
+        return cls((Path(train_dir) / experiment).absolute(), -1)
+
     def __enter__(self) -> RunDir:
         return self
 

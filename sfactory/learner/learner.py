@@ -9,6 +9,7 @@ import contextlib
 import logging
 import math
 import threading
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,10 +18,10 @@ from torch import Tensor
 
 from sfactory.clock import Every, now
 from sfactory.config.task_defaults import why_not_recorded
-from sfactory.errors import DivergedError, SFactoryError
+from sfactory.errors import DivergedError, RankLost, SFactoryError
 from sfactory.learner.auxiliary import make_auxiliary
 from sfactory.learner.batch import Batch
-from sfactory.learner.checkpointing import Checkpointer, Progress
+from sfactory.learner.checkpointing import Checkpointer, Progress, share
 from sfactory.learner.commands import CommandExecutor
 from sfactory.learner.hooks import Hooks
 from sfactory.learner.initial_weights import begin_with_weights
@@ -32,6 +33,9 @@ from sfactory.messages import TrainStats
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
 from sfactory.model.precision import allow_tf32, compute_dtype, time_convolutions
+from sfactory.ranks.agreement import Agreement
+from sfactory.ranks.ranks import ALONE, Ranks
+from sfactory.shared.control import Stop
 from sfactory.shared.status import State, StatusRow
 from sfactory.shared.timing_stats import LagStats, Timings
 from sfactory.shared.weights import SharedWeights
@@ -110,7 +114,7 @@ class Learner:
     finished: nothing is learned any more. failure: raised while learning; nothing is saved after it.
     """
 
-    def __init__(self, setup: LearnerSetup, row: StatusRow) -> None:
+    def __init__(self, setup: LearnerSetup, row: StatusRow, ranks: Ranks = ALONE) -> None:
         config, self._limits = setup.config, setup.limits
         self._setup, self._row = setup, row
         self._device = torch.device(setup.device)
@@ -124,7 +128,8 @@ class Learner:
         weights = None if setup.layout.resident else setup.weights
         self.publisher = Publisher(flat, weights, config.learner.publish_interval, *unpublished)
         graphs = config.model.cuda_graphs and self._device.type == "cuda" and setup.trains
-        if graphs and (cause := why_not_recorded(config)):
+        alone = ranks.world == 1
+        if graphs and (cause := why_not_recorded(config) or ("" if alone else "ranks add up gradients")):
             graphs = False
             _log.warning("--cuda_graphs: updates are computed kernel by kernel, since %s", cause)
         self.trainer = Trainer(
@@ -138,9 +143,17 @@ class Learner:
             auxiliary=auxiliary,
             evidence=None if setup.checkpoint_dir is None else Path(setup.checkpoint_dir),
             recorder=GraphRecorder(self._device) if graphs else None,
+            ranks=ranks,
         )
         self.progress = Progress(best_metric=config.checkpoint.save_best_metric)
         self.checkpointer = Checkpointer(setup, self.trainer, self.progress, row, self.publisher.check, flat)
+        self.agreement: Agreement | None = None
+        if not alone:
+            control, progress = setup.shared.control, self.progress
+            self.agreement = Agreement(
+                ranks, lambda: control.stop, lambda: progress.train_seconds, lambda: zlib.crc32(flat.to_host().data)
+            )
+        self._ranks = ranks
         self.commands = CommandExecutor(self.checkpointer, self.publisher.publish)
         self.timings = Timings()
         self._to_main = setup.shared.learners_to_main[setup.policy]
@@ -157,6 +170,7 @@ class Learner:
         """Load the checkpoint, or what a new run begins with, and publish the first weights."""
         if not self.checkpointer.load() and self._setup.checkpoint_dir is not None:
             begin_with_weights(self.trainer, self._setup.config, self._setup.policy)
+        share(self.trainer, self.progress, self._ranks)
         self.checkpointer.fill_pool()
         self._write_row()
         self.publisher.publish(self.trainer.train_step)
@@ -164,14 +178,34 @@ class Learner:
     @property
     def wants_no_more(self) -> bool:
         """True once no further dataset is to be opened: a limit is reached, or a hook has failed."""
-        at_limit = self._limits.reached(self.progress.env_steps, self.progress.train_seconds)
+        at_limit = self._limits.reached(self.progress.env_steps, self._train_seconds)
+        if self.agreement is not None:
+            return at_limit or bool(self.agreement.end)
         return at_limit or self._hooks.failure is not None
 
     @property
     def over(self) -> bool:
         """True once no more datasets are wanted and none is open; a limit of seconds waits for no pass."""
-        out_of_time = self.progress.train_seconds >= self._limits.seconds
+        out_of_time = self._train_seconds >= self._limits.seconds
         return out_of_time or (not self._open_datasets and self.wants_no_more)
+
+    @property
+    def must_stop(self) -> bool:
+        """Whether to end now by order of main. With several ranks an order to save is one for all, between datasets."""
+        control = self._setup.shared.control
+        return control.stopping if self.agreement is None else control.stop is Stop.NOW
+
+    @property
+    def _train_seconds(self) -> float:
+        return self.progress.train_seconds if self.agreement is None else self.agreement.train_seconds
+
+    def may_open(self, is_ready: bool) -> bool:
+        """Whether to open the next dataset, if one ``is_ready``. With several ranks, once all have one, and all do."""
+        if self.agreement is None:
+            return is_ready
+        failure = self._hooks.failure
+        all_go_on = self.agreement.may_open(is_ready, "" if failure is None else failure.headline)
+        return all_go_on and not self.wants_no_more
 
     def learn(self, columns: Columns) -> None:
         """Every pass over one dataset, from open to close."""
@@ -268,14 +302,18 @@ class Learner:
             raise SFactoryError(f"training did not come to a stop within {_END_S:.0f} s; nothing was saved")
         try:
             self.finished = True
-            if self.failure is not None:
+            # Whatever another rank does, updates of this one are whole.
+            if self.failure is not None and not isinstance(self.failure, RankLost):
                 raise self.failure
             self.report()
             self._write_row()
             if save:
                 self.checkpointer.finish()
-            if self._hooks.failure is not None:
-                raise self._hooks.failure
+            for failure in (self.failure, self._hooks.failure):
+                if failure is not None:
+                    raise failure
+            if self.agreement is not None:
+                self.agreement.require_own_end()
             if self.over:
                 self._row.set("state", State.DONE)
         finally:
@@ -283,6 +321,8 @@ class Learner:
 
     def _stopping(self) -> bool:
         """Whether to break off a pass. A limit of env steps does not: open datasets are learned from to their end."""
+        if self.agreement is not None:  # the others would wait for the rest of the pass
+            return False
         return self._setup.shared.control.stopping or self.progress.train_seconds >= self._limits.seconds
 
     @contextlib.contextmanager

@@ -14,6 +14,7 @@ from dataclasses import replace
 import torch
 
 from sfactory.clock import BLOCK_S, now
+from sfactory.errors import RankLost, SFactoryError, named
 from sfactory.layout import ACTORS
 from sfactory.learner.batcher import Batcher, Inbox
 from sfactory.learner.dataset_queue import DatasetQueue
@@ -24,6 +25,7 @@ from sfactory.learner.setup import LearnerSetup
 from sfactory.learner.staging import CopyThreads, DeviceSlot, Staging
 from sfactory.learner.training_loop import TrainingLoop
 from sfactory.process.threads import Threads
+from sfactory.ranks.ranks import ALONE, Ranks
 from sfactory.seeds import Branch, seed_at
 from sfactory.shared.control import Stop
 from sfactory.shared.status import State, StatusRow, Stopwatch
@@ -59,7 +61,7 @@ class LearnerWorker:
     def over(self) -> bool:
         """True once nothing more is to be learned. Training time begins with the first env step of any actor."""
         self._start_clock()
-        return self._shared.control.stopping or self._learner.over
+        return self._learner.must_stop or self._learner.over
 
     @property
     def _is_outdated(self) -> bool:
@@ -116,10 +118,11 @@ class LearnerWorker:
 
     def _take_turns(self) -> None:
         while not self.over():
-            if self.assemble(BLOCK_S):
+            is_ready = self.assemble(BLOCK_S)
+            if self._learner.may_open(is_ready):
                 self.learn()
                 self._starvation.begin()  # the time of learning is not waiting time
-            else:
+            elif not is_ready:
                 self._learner.execute_command()
                 self._starvation.look()
 
@@ -143,7 +146,7 @@ class LearnerWorker:
         queue = DatasetQueue(areas, slots, config.learner_queue_policy == "drop_oldest", self._count_dropped)
         self._dataset_queue = queue
         training = TrainingLoop(self._learner, queue, self._row, self._watch, self._starvation)
-        threads.start("train", lambda: training.run(lambda: self._is_interrupted(threads)))
+        threads.start("train", lambda: training.run(lambda: self._learner.must_stop or self._cannot_go_on(threads)))
         for number in range(config.num_loader_threads if slots else 0):
             threads.start(f"load-{number}", lambda: self._load(queue, threads))
         if config.num_batchers > 1:
@@ -180,7 +183,10 @@ class LearnerWorker:
 
     def _is_interrupted(self, threads: Threads) -> bool:
         """Whether the threads around the dataset queue are to end although there may be more to learn."""
-        return self._shared.control.stopping or threads.failed or self._is_outdated
+        return self._shared.control.stopping or self._cannot_go_on(threads)
+
+    def _cannot_go_on(self, threads: Threads) -> bool:
+        return threads.failed or self._is_outdated
 
     def _wants_no_more(self, threads: Threads) -> bool:
         """Whether the threads that feed training are to end."""
@@ -242,8 +248,31 @@ def run_learner(setup: LearnerSetup, row: StatusRow) -> None:
     torch.manual_seed(seed_at(setup.seed, Branch.LEARNER, setup.policy))
     torch.set_num_threads(setup.threads)
     use_device(setup.device)
+    try:
+        ranks = _ranks_of(setup)
+    except RankLost:
+        if setup.shared.control.stopping:  # nothing was learned
+            return
+        raise
+    try:
+        _train(setup, row, ranks)
+    except BaseException as failure:
+        ranks.tell_failure(failure.headline if isinstance(failure, SFactoryError) else named(failure))
+        raise
+
+
+def _ranks_of(setup: LearnerSetup) -> Ranks:
+    if setup.place.world == 1:
+        return ALONE
+    from sfactory.ranks.distributed import DistributedRanks
+
+    device, timeout_s = torch.device(setup.device), setup.config.run.rank_timeout_sec
+    return DistributedRanks(setup.place, device, timeout_s, lambda: setup.shared.control.stopping)
+
+
+def _train(setup: LearnerSetup, row: StatusRow, ranks: Ranks) -> None:
     control = setup.shared.control
-    learner = Learner(setup, row)
+    learner = Learner(setup, row, ranks)
     learner.begin()
     if not setup.trains:
         learner.checkpointer.save_first()
@@ -252,7 +281,11 @@ def run_learner(setup: LearnerSetup, row: StatusRow) -> None:
     while True:
         threads = Threads(setup.device)  # see NOTE [Saving waits for no ring]
         worker.start(threads)
-        threads.wait(worker.over)
+        try:
+            threads.wait(worker.over)
+        except RankLost:
+            learner.finish(save=control.stop is not Stop.NOW)
+            raise
         if worker.over():
             break
         worker.rebuild()

@@ -8,6 +8,7 @@ from sfactory.config.population_rules import learning_policies
 from sfactory.config.schema import Config, OptimConfig, RunConfig
 from sfactory.layout import Layout
 from sfactory.learner.coefficients import standing_still
+from sfactory.ranks.place import ONE_RANK, Place
 from sfactory.shared.objects import SharedObjects
 from sfactory.shared.weights import SharedWeights
 from sfactory.spec import EnvSpec
@@ -33,7 +34,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class LearnerSetup:
-    """All that a learner process works with. checkpoint_dir: None where nothing is saved (benchmarks)."""
+    """All that a learner process works with.
+
+    checkpoint_dir: None where nothing is saved: in benchmarks, and by ranks but the first.
+    """
 
     config: Config
     shared: SharedObjects
@@ -42,6 +46,7 @@ class LearnerSetup:
     device: str
     threads: int
     checkpoint_dir: str | None
+    place: Place = ONE_RANK
 
     @property
     def layout(self) -> Layout:

@@ -104,11 +104,15 @@ class TrainingLoop:
         self._watch.before_wait()
         since = now()
         columns = self._dataset_queue.dataset(BLOCK_S)
+        may_open = self._learner.may_open(columns is not None)
         self._waited += now() - since
         self._watch.after_wait()
         if columns is None:
             self._learner.execute_command()
             self._starvation.look()
+            return None
+        if not may_open:
+            self._dataset_queue.release(columns)
             return None
         self._learner.timings.add("load_wait", self._waited)
         self._waited = 0.0

@@ -29,6 +29,20 @@ class Ranks:
         """The sum over all ranks, which call it in the same order; ``what``: names it in errors. None if alone."""
         return None
 
+    def meet(self, word: str, give_up: Callable[[], bool]) -> list[str]:
+        """Wait for all ranks between two datasets; returns the ``word`` of each, in order. Raises RankLost.
+
+        give_up: asked at least every BLOCK_S; raises RankLost, which names the ranks that have not come.
+        """
+        return [word]
+
+    def broadcast(self, content: bytes) -> bytes:
+        """The ``content`` of rank 0. Raises RankLost."""
+        return content
+
+    def tell_failure(self, cause: str) -> None:
+        """Have the other ranks say why this one has ended."""
+
 
 ALONE = Ranks()
 

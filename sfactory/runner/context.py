@@ -15,6 +15,7 @@ from sfactory.pbt.state import STATE_NAME
 from sfactory.planning.plan import Plan
 from sfactory.process.signals import Interrupts
 from sfactory.process.spawn import Spawner
+from sfactory.ranks.place import ONE_RANK, Place
 from sfactory.report.bottleneck import Advisor
 from sfactory.report.console import Console
 from sfactory.report.observers import Observers, RunFacts
@@ -31,7 +32,7 @@ class RunContext:
     """All that a run works with. A restart of all processes gets its own context, with the same budgets.
 
     started_at: when the process or, after autotune, the training started. is_restart: the processes of this session
-    ran before, and failed. worker_restarts, run_restarts: the restarts that a session is allowed.
+    ran before, and failed. worker_restarts, run_restarts: the restarts that a session is allowed. place: among ranks.
     """
 
     config: Config
@@ -47,6 +48,7 @@ class RunContext:
     worker_restarts: RestartBudget
     run_restarts: RestartBudget
     is_restart: bool = False
+    place: Place = ONE_RANK
 
 
 class Executor(ABC):

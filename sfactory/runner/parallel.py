@@ -6,6 +6,7 @@ import contextlib
 
 from sfactory.config.population_rules import learning_policies
 from sfactory.experiment.summary import Outcome
+from sfactory.ranks.place import START_S
 from sfactory.runner.context import Executor, RunContext
 from sfactory.supervise.hang_detection import WorkerHangs
 from sfactory.supervise.monitors import IdlePolicyWarning, StallWarnings, StatusDump
@@ -20,24 +21,29 @@ class ParallelExecutor(Executor):
     def __init__(self, context: RunContext) -> None:
         super().__init__(context)
         config, plan, run_dir, shared = context.config, context.plan, context.run_dir, self._shared
+        policies = range(plan.layout.num_policies)
         workload = Workload(
             config=config,
             seed=context.seed,
             generation=context.resumed.env_steps,
             device=plan.device,
             cores=plan.cores,
-            checkpoint_dirs=[str(run_dir.checkpoint_dir(policy)) for policy in range(plan.layout.num_policies)],
+            checkpoint_dirs=[
+                None if context.place.rank else str(run_dir.checkpoint_dir(policy)) for policy in policies
+            ],
             config_of=None if self._pbt_driver is None else self._pbt_driver.config_of,
             log_path=run_dir.log_path if config.report.log_to_file else None,
+            place=context.place,
         )
         self._group = ProcessGroup(context.spawner, shared, workload)
         step_s, reset_s = config.sampling.step_timeout_seconds, config.sampling.reset_timeout_seconds
+        boot_s = reset_s if context.place.world == 1 else max(reset_s, START_S)
         self._supervisor = Supervisor(
             self._group,
             shared.control,
             shared.status,
             context.interrupts,
-            reset_s,
+            boot_s,
             replacement=WorkerReplacement(self._group, shared, context.worker_restarts),
             hangs=WorkerHangs(self._group, step_s, reset_s, lambda: self._reports.reading_since),
         )

@@ -52,7 +52,7 @@ def run_with_restarts(context: RunContext) -> Outcome:
 def _restart_budget(context: RunContext, outcome: Outcome) -> RestartBudget | None:
     """The budget that a restart is paid from; None if a restart would not help."""
     error = outcome.error
-    if context.config.run.serial_mode:
+    if context.config.run.serial_mode or context.place.world > 1:  # torchrun --max-restarts restarts all ranks
         return None
     if isinstance(error, ProcessesLost):
         return context.worker_restarts

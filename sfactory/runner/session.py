@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import secrets
+import tempfile
 from collections.abc import Iterator, Mapping
 from itertools import starmap
 from pathlib import Path
@@ -37,11 +38,13 @@ from sfactory.planning.plan import Plan, choose_device, fitted_to_env, plan_run,
 from sfactory.process.command import resume_command, tuned_command
 from sfactory.process.signals import Interrupted, Interrupts, stdout_to_stderr
 from sfactory.process.spawn import Spawner
+from sfactory.ranks.place import ONE_RANK, Place
 from sfactory.report.console import Console, ConsoleHandler
 from sfactory.report.observers import Observer, Observers
 from sfactory.runner.context import RunContext
 from sfactory.runner.run import run_with_restarts
 from sfactory.runner.sampler import Sampler
+from sfactory.seeds import Branch, seed_at
 from sfactory.supervise.restarts import RestartBudget
 from sfactory.system.operating_system import LINUX, NAME
 from sfactory.system.resources import require_linux
@@ -59,10 +62,19 @@ class Session:
     """One start of a command line: ``train`` or ``benchmark``."""
 
     def __init__(
-        self, resolved: Resolved, arguments: list[str], spawner: Spawner, interrupts: Interrupts, started_at: float
+        self,
+        resolved: Resolved,
+        arguments: list[str],
+        spawner: Spawner,
+        interrupts: Interrupts,
+        started_at: float,
+        place: Place = ONE_RANK,
     ) -> None:
         """arguments: the words that ``resolved`` was read from. started_at: when the process started."""
         self._resolved, self._seed = _with_seed(resolved)
+        self._place = place
+        if place.rank:  # ranks with the same seed would collect the same data
+            self._seed = seed_at(self._seed, Branch.RANK, place.rank, bits=31)
         self._arguments, self._spawner, self._interrupts = arguments, spawner, interrupts
         self._started_at = started_at
 
@@ -76,14 +88,14 @@ class Session:
         Raises SFactoryError if the run was refused before it started.
         """
         observers = _make_observers(self._config, self._interrupts, observing)
-        with RunDir.open(self._config.run.train_dir, self._config.run.experiment) as run_dir:
+        with self._open_run_dir() as run_dir:
             plan = self._plan_and_archive(run_dir)
             console = _open_console(self._config, run_dir, self._spawner)
             resumed: Resumed | None = None
             has_begun = False
             try:
                 plan = plan or self._plan()
-                resumed = Resumed.from_checkpoint(run_dir, self._config, plan.weight_shapes or None)
+                resumed = self._read_checkpoint(run_dir, plan)
                 if resumed is None:
                     initial_weights(self._config, plan.weight_shapes)  # refuses those that do not fit
                 for warning in self._resolved.warnings:
@@ -111,6 +123,7 @@ class Session:
                         started_at=self._started_at,
                         worker_restarts=RestartBudget("max_worker_restarts", self._config.sampling.max_worker_restarts),
                         run_restarts=RestartBudget("max_restarts", self._config.run.max_restarts),
+                        place=self._place,
                     )
                     outcome = run_with_restarts(context)
             except Interrupted:
@@ -148,6 +161,25 @@ class Session:
             _log.warning("%s", warning)
         return Sampler(self._config, plan, self._spawner, self._seed)
 
+    @contextlib.contextmanager
+    def _open_run_dir(self) -> Iterator[RunDir]:
+        """The directory of the run; that of a rank but the first, which leaves nothing behind, is temporary."""
+        run = self._config.run
+        with contextlib.ExitStack() as stack:
+            folder = run.train_dir
+            if self._place.rank:
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sfactory-rank-"))
+            yield stack.enter_context(RunDir.open(folder, run.experiment))
+
+    def _read_checkpoint(self, run_dir: RunDir, plan: Plan) -> Resumed | None:
+        """Where the run was; None for a fresh one. All ranks read the checkpoint that the first one resumes."""
+        run = self._config.run
+        if self._place.rank:
+            if run.restart_behavior != "resume":
+                return None
+            run_dir = RunDir.unlocked(run.train_dir, run.experiment)
+        return Resumed.from_checkpoint(run_dir, self._config, plan.weight_shapes or None)
+
     def _plan(self) -> Plan:
         """Probe the env, and decide sizes and devices. Raises ResourceError if this system runs no processes."""
         config, sampling = self._config, self._config.sampling
@@ -165,6 +197,8 @@ class Session:
         plan = plan_run(config, spec, step_us, probed.makes_tensors)
         plan = dataclasses.replace(plan, reward_shaping=probed.reward_shaping)
         require_mapping(config, plan)
+        if plan.layout.resident and self._place.world > 1:
+            raise ConfigError([f"--env={config.run.env}: a TensorEnv trains in one rank; start it without torchrun"])
         for sentence in plan.reading:
             _log.info("%s", sentence)
         if plan.why_inference:
@@ -174,7 +208,7 @@ class Session:
     def _plan_and_archive(self, run_dir: RunDir) -> Plan | None:
         """If the flags say so, archive an earlier run, and return the plan of this one, which is made first."""
         behavior = self._config.run.restart_behavior
-        if behavior == "resume":
+        if behavior == "resume" or self._place.rank:
             return None
         plan = self._plan()
         archive_run(run_dir, behavior)
@@ -219,6 +253,8 @@ class Session:
             saved_env_steps=outcome.saved_env_steps,
             resume_command="" if run_dir.lost else resume_command(self._arguments, _from_file(self._resolved)),
         )
+        if self._place.rank:  # the first rank has the result
+            line = f"rank {self._place.rank} {outcome.status}{'' if error is None else f': {error.headline}'}"
         console.close(line)
 
 

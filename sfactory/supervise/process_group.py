@@ -30,6 +30,7 @@ from sfactory.play.evaluator import EvaluatorSetup, run_evaluator
 from sfactory.process.orphans import OFTEN_S
 from sfactory.process.spawn import NOT_KNOWN, ChildSpec, Spawner, child_main
 from sfactory.process.stack_dump import STOPPED, StackDump, is_alive, is_stopped
+from sfactory.ranks.place import ONE_RANK, Place
 from sfactory.shared.objects import SharedObjects
 from sfactory.shared.slots import SlotState
 from sfactory.shared.status import State, StatusRow
@@ -118,6 +119,7 @@ class Workload:
 
     generation: env steps at the start; makes the seeds of sessions differ. checkpoint_dirs: of each policy; None if
     nothing is saved. config_of: configs of learners, if they differ. log_path: a file to log to, beside stderr.
+    place: among ranks.
     """
 
     config: Config
@@ -128,6 +130,7 @@ class Workload:
     checkpoint_dirs: Sequence[str | None]
     config_of: Callable[[int], Config] | None = None
     log_path: Path | None = None
+    place: Place = ONE_RANK
 
 
 class ProcessGroup:
@@ -153,7 +156,7 @@ class ProcessGroup:
         for policy, name in enumerate(layout.learner_names if learners else ()):
             config = work.config if work.config_of is None else work.config_of(policy)
             device, directory = device_of(policy, work.device), work.checkpoint_dirs[policy]
-            setup = LearnerSetup(config, shared, policy, work.seed, device, threads, directory)
+            setup = LearnerSetup(config, shared, policy, work.seed, device, threads, directory, work.place)
             self._start(name, run_learner, setup)
         for index in range(len(layout.policy_worker_names)):
             self._start_policy_worker(index)

@@ -7,6 +7,7 @@ import os
 import resource
 import sys
 import time
+import zlib
 from collections import defaultdict
 from collections.abc import Mapping
 from itertools import chain, repeat
@@ -187,3 +188,11 @@ def fill_disk(learner: LearnerFacts, stats: Stats) -> None:
     limit = LARGEST if (Path(os.environ[FOLDER]) / FULL).exists() else resource.RLIM_INFINITY
     if resource.getrlimit(resource.RLIMIT_FSIZE)[0] != limit:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+
+
+def write_checksum(learner: LearnerFacts, stats: Stats) -> None:
+    """Append the checksum of weights and buffers after this update to a file of this rank in FOLDER."""
+    model = learner.model
+    content = b"".join(tensor.detach().numpy().tobytes() for tensor in (*model.parameters(), *model.buffers()))
+    with (Path(os.environ[FOLDER]) / f"sums-{os.environ.get('RANK', '0')}").open("a") as file:
+        file.write(f"{learner.train_step} {zlib.crc32(content)}\n")

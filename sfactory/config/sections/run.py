@@ -57,6 +57,12 @@ class RunConfig:
     max_restarts: int = flag(
         0, "how often, in one session, all processes restart from the newest checkpoint after the learner failed", ge=0
     )
+    rank_timeout_sec: float = flag(
+        60.0,
+        "with several ranks (torchrun): seconds without a sign of life of another rank, or in a sum over all of them, "
+        "after which the first rank saves and all end",
+        ge=5,
+    )
     train_for_seconds: float = flag(1e10, "stop after this many seconds of training (start-up not counted)", gt=0)
 
 

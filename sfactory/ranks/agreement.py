@@ -1,0 +1,69 @@
+"""What ranks decide together between two datasets: whether all go on, and that their weights are still equal."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+
+from sfactory.clock import Deadline
+from sfactory.errors import LearnerFailed, RankLost
+from sfactory.ranks.ranks import Ranks
+
+_CHECK_EVERY = 100  # meetings
+_WAIT_S = 4.0  # for other ranks, after a stop: main allows a learner 8 s to save
+_OWN_STOP_S = 2.0  # torchrun sends one signal to a process after the other
+
+
+class Agreement:
+    """Ranks go on if all have a dataset, and none of them wants to end.
+
+    end: why they do not, "" until then. train_seconds: the most that a rank has counted, at the last meeting.
+    """
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        stop: Callable[[], int],
+        train_seconds: Callable[[], float],
+        checksum: Callable[[], int],
+    ) -> None:
+        """stop: the order of main, as ``Stop``. checksum: of the weights, which has to be equal on all ranks."""
+        self._ranks, self._stop, self._own_seconds, self._checksum = ranks, stop, train_seconds, checksum
+        self._meetings, self._patience = 0, Deadline(float("inf"))
+        self.end, self.train_seconds = "", 0.0
+
+    def may_open(self, is_ready: bool, failure: str) -> bool:
+        """Meet the others if a dataset ``is_ready``, or this rank wants to end; whether all open their next dataset.
+
+        failure: of a hook, after which this rank wants to end. Raises RankLost, and LearnerFailed if weights differ.
+        """
+        wish = failure or ("it was stopped" if self._stop() else "")
+        if not (is_ready or wish):
+            return False
+        checksum = self._checksum() if self._meetings % _CHECK_EVERY == 0 else 0
+        self._meetings += 1
+        words = self._ranks.meet(json.dumps([wish, self._own_seconds(), checksum]), self._gives_up)
+        wishes, seconds, checksums = zip(*map(json.loads, words), strict=True)
+        self.train_seconds = max(seconds)
+        if len(set(checksums)) > 1:
+            raise LearnerFailed(
+                f"the weights of ranks differ: their checksums are {', '.join(map(str, checksums))}. Ranks compute "
+                "alike on equal machines with equal versions of torch; otherwise this is a defect"
+            )
+        self.end = next((f"rank {rank}: {text}" for rank, text in enumerate(wishes) if text), "")
+        return not self.end
+
+    def require_own_end(self) -> None:
+        """Raise RankLost if the run ends for another rank alone; call it once all is saved."""
+        patience = Deadline(_OWN_STOP_S)
+        while self.end and not self._stop() and not patience.passed:
+            time.sleep(0.05)
+        if self.end and not self._stop():
+            raise RankLost(f"all ranks have ended with {self.end}")
+
+    def _gives_up(self) -> bool:
+        stop = self._stop()
+        if stop and self._patience.left == float("inf"):
+            self._patience = Deadline(_WAIT_S)
+        return stop > 1 or self._patience.passed

@@ -1,0 +1,182 @@
+"""Ranks as processes: sums by torch.distributed, and a store at which ranks meet and show that they are alive.
+
+The store is torchrun's (its agent on the first machine keeps it), so it outlives every rank. Ranks wait for one another
+at the store, where a wait can be ended and says who is missing; sums over ranks begin only once all have come, and so
+fail only if a rank dies, hangs or is cut off within a dataset.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
+
+from sfactory.clock import BLOCK_S, Deadline, now
+from sfactory.errors import RankLost
+from sfactory.ranks.place import START_S, Place
+from sfactory.ranks.ranks import SeveralRanks
+
+_BEAT_S = 1.0
+_SILENT_S = 3.5  # after a sum has failed: who gives no sign of life for so long is named
+
+
+class DistributedRanks(SeveralRanks):
+    """A rank that is a process, started by torchrun. Sums are over NCCL on GPUs, over gloo otherwise."""
+
+    def __init__(self, place: Place, device: torch.device, timeout_s: float, give_up: Callable[[], bool]) -> None:
+        """Wait until all ranks are here; raises RankLost if one does not come, or ``give_up()`` is true."""
+        super().__init__(place.rank, place.world)
+        self._timeout_s = timeout_s
+        self._meetings = 0
+        self._signs: dict[int, tuple[bytes, float]] = {}  # the last sign of each rank, and when it was new
+        if place.local_world == place.world:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the name of a machine may lead elsewhere, or nowhere
+        # A sum that hangs has to raise in this process, which saves then, and not end it.
+        os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
+        try:
+            start = timedelta(seconds=START_S)
+            self._store, _, _ = next(iter(rendezvous("env://", place.rank, place.world, timeout=start)))
+            self._store.set(f"device/{self.rank}", device.type)
+            self._store.set(f"who/{self.rank}", f"rank {self.rank} (process {os.getpid()} on {socket.gethostname()})")
+            self._wait_for_start(give_up)
+        except RuntimeError as error:
+            raise RankLost(f"rank {self.rank} of {self.world} has not met all others: {_first_line(error)}") from error
+        self._require_equal_devices(device.type)
+        threading.Thread(target=self._beat, name="beat", daemon=True).start()
+        backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
+        with self._naming("to connect"):
+            timeout = timedelta(seconds=timeout_s)
+            dist.init_process_group(backend, store=self._store, rank=self.rank, world_size=self.world, timeout=timeout)
+
+    def meet(self, word: str, give_up: Callable[[], bool]) -> list[str]:
+        """See Ranks."""
+        number, self._meetings = self._meetings, self._meetings + 1
+        keys = [f"meeting/{number}/{rank}" for rank in range(self.world)]
+        with self._naming("to meet"):
+            self._store.set(keys[self.rank], word)
+            while not self._have_come(keys):
+                missing = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
+                self._require_life(missing)
+                if missing and give_up():
+                    raise RankLost(f"{self._names(missing)} did not come to the next dataset before the end of the run")
+            words = [content.decode() for content in self._store.multi_get(keys)]
+            if number > 1:  # all have read the words of the meeting before the last
+                self._store.delete_key(f"meeting/{number - 2}/{self.rank}")
+        return words
+
+    def broadcast(self, content: bytes) -> bytes:
+        """See Ranks."""
+        with self._naming("to take over the state of rank 0"):
+            size = torch.tensor([len(content)])
+            dist.broadcast(size, src=0)
+            data = torch.frombuffer(bytearray(content), dtype=torch.uint8) if self.rank == 0 else None
+            data = torch.empty(int(size), dtype=torch.uint8) if data is None else data
+            dist.broadcast(data, src=0)
+        return data.numpy().tobytes()
+
+    def tell_failure(self, cause: str) -> None:
+        """See Ranks."""
+        with contextlib.suppress(RuntimeError):
+            self._store.set(f"failed/{self.rank}", cause)
+
+    def _sum(self, what: str, tensor: Tensor) -> Tensor:
+        tensor = tensor.contiguous()
+        with self._naming(f"to add up {what}"):
+            dist.all_reduce(tensor)
+        return tensor
+
+    def _wait_for_start(self, give_up: Callable[[], bool]) -> None:
+        """Wait until all ranks have said who they are."""
+        keys, deadline = [f"who/{rank}" for rank in range(self.world)], Deadline(START_S)
+        while not self._have_come(keys):
+            if give_up() or deadline.passed:
+                missing = [str(rank) for rank, key in enumerate(keys) if not self._store.check([key])]
+                raise RankLost(f"of {self.world} ranks these have not started: {', '.join(missing)}")
+
+    def _have_come(self, keys: list[str]) -> bool:
+        """Whether all ranks have, within BLOCK_S. The store's own wait would log each of its timeouts."""
+        since = now()
+        while not self._store.check(keys):
+            if (waited := now() - since) > BLOCK_S:
+                return False
+            time.sleep(min(max(waited / 8, 0.0003), 0.02))  # adds an eighth to a wait at most
+        return True
+
+    def _beat(self) -> None:
+        """Show, for as long as this process lives and the store answers, that it does."""
+        number = 0
+        with contextlib.suppress(RuntimeError):
+            while True:
+                self._store.set(f"beat/{self.rank}", str(number))
+                number += 1
+                time.sleep(_BEAT_S)
+
+    def _silence(self, rank: int) -> float:
+        """For how many seconds this rank has seen no new sign of life of another, as far as it has looked."""
+        key, moment = f"beat/{rank}", now()
+        sign = self._store.get(key) if self._store.check([key]) else b""
+        if rank not in self._signs or self._signs[rank][0] != sign:
+            self._signs[rank] = sign, moment
+        return moment - self._signs[rank][1]
+
+    def _require_life(self, ranks: Iterable[int]) -> None:
+        """Raise RankLost if one of ``ranks`` has failed, or been silent for too long."""
+        if failures := self._failures():
+            raise RankLost(failures)
+        if lost := [rank for rank in ranks if self._silence(rank) > self._timeout_s]:
+            raise RankLost(
+                f"{self._names(lost)} gave no sign of life for {self._timeout_s:g} s (--rank_timeout_sec): dead, "
+                "stopped or cut off"
+            )
+
+    def _failures(self) -> str:
+        failed = [rank for rank in range(self.world) if rank != self.rank and self._store.check([f"failed/{rank}"])]
+        return "; ".join(
+            f"{self._names([rank])} failed: {self._store.get(f'failed/{rank}').decode()}" for rank in failed
+        )
+
+    def _names(self, ranks: Iterable[int]) -> str:
+        return ", ".join(self._store.get(f"who/{rank}").decode() for rank in ranks)
+
+    @contextlib.contextmanager
+    def _naming(self, aim: str) -> Iterator[None]:
+        """Turn an error of torch inside into RankLost, which says which ranks are silent."""
+        try:
+            yield
+        except RuntimeError as error:
+            raise RankLost(f"{self._guilty()}; rank {self.rank} waited {aim}: {_first_line(error)}") from error
+
+    def _guilty(self) -> str:
+        """Which ranks have failed or are silent, as far as the store says."""
+        others, since = [rank for rank in range(self.world) if rank != self.rank], now()
+        try:
+            while now() - since < _SILENT_S + BLOCK_S:
+                if failures := self._failures():
+                    return failures
+                silent = [rank for rank in others if self._silence(rank) > _SILENT_S]
+                if silent:
+                    return f"{self._names(silent)} gives no sign of life: dead, stopped or cut off"
+                time.sleep(BLOCK_S)
+        except RuntimeError:
+            return "the store of torchrun does not answer: its first machine is dead, stopped or cut off"
+        return "a rank was lost, although all give signs of life"
+
+    def _require_equal_devices(self, mine: str) -> None:
+        kinds = [self._store.get(f"device/{rank}").decode() for rank in range(self.world)]
+        if set(kinds) != {mine}:
+            raise RankLost(f"ranks learn on different devices, which cannot add up: {', '.join(kinds)}; give --device")
+
+
+def _first_line(error: BaseException) -> str:
+    """Without the place in gloo's source, which it begins with."""
+    return re.sub(r"^\[\S+\] ", "", (str(error).splitlines() or [type(error).__name__])[0])

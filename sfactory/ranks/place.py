@@ -1,0 +1,58 @@
+"""Where a rank runs, as ``torchrun`` says it in the environment, and its share of the machine. It imports no torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sfactory.errors import ConfigError
+
+START_S = 600.0  # that a rank waits for the others, which check their envs and load their code, each in its time
+
+
+@dataclass(frozen=True)
+class Place:
+    """A rank of ``world``, and its number among the ``local_world`` ranks of its machine."""
+
+    rank: int = 0
+    world: int = 1
+    local_rank: int = 0
+    local_world: int = 1
+
+    @staticmethod
+    def of_environment(environ: Mapping[str, str] = os.environ) -> Place:
+        """The place that ``torchrun`` has given this process; without it, and for one rank, that of a rank alone.
+
+        Raises ConfigError if the variables of the environment are no place.
+        """
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        if not all(name in environ for name in (*names, "MASTER_ADDR", "MASTER_PORT")):
+            return ONE_RANK
+        texts = [environ[name] for name in names]
+        rank, world, local_rank, local_world = (int(text) if text.isdecimal() else -1 for text in texts)
+        if not (0 <= rank < world and 0 <= local_rank < local_world <= world):
+            said = " ".join(f"{name}={environ[name]}" for name in names)
+            raise ConfigError([f"{said}: no place of a rank; have torchrun set these, or unset them"])
+        return Place(rank, world, local_rank, local_world) if world > 1 else ONE_RANK
+
+    def take_share(self) -> None:
+        """Leave this process, and all that it starts, its part of the machine's cores and one of its GPUs.
+
+        Call it before a thread starts. Raises ConfigError if there are fewer visible GPUs than ranks.
+        """
+        if self.local_world == 1:
+            return
+        cores = sorted(os.sched_getaffinity(0))
+        each = len(cores) // self.local_world
+        if each:
+            first = each * self.local_rank
+            os.sched_setaffinity(0, cores[first : first + each])
+        visible = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
+        if visible and self.local_rank >= len(visible):
+            text = f"CUDA_VISIBLE_DEVICES has {len(visible)} GPUs, and this machine {self.local_world} ranks"
+            raise ConfigError([f"{text}: start as many as there are GPUs (torchrun --nproc-per-node)"])
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible[self.local_rank] if visible else str(self.local_rank)
+
+
+ONE_RANK = Place()

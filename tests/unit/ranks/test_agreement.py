@@ -1,0 +1,54 @@
+"""Ranks open the next dataset together, or end together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from sfactory.errors import LearnerFailed, RankLost
+from sfactory.ranks.agreement import Agreement
+from sfactory.ranks.ranks import Ranks
+
+
+class Scripted(Ranks):
+    """A rank of two: the other one says ``others``, word by word."""
+
+    world = 2
+
+    def __init__(self, *others: tuple[str, float, int]) -> None:
+        self.others, self.said = list(others), list[list[object]]()
+
+    def meet(self, word: str, give_up: Callable[[], bool]) -> list[str]:
+        self.said.append(json.loads(word))
+        return [word, json.dumps(self.others.pop(0))]
+
+
+def test_a_rank_without_a_dataset_meets_no_other_unless_it_wants_to_end() -> None:
+    ranks, stop = Scripted(("", 2.0, 7), ("", 2.0, 0)), 0
+    agreement = Agreement(ranks, lambda: stop, lambda: 1.0, lambda: 7)
+
+    assert not agreement.may_open(False, "")
+    assert ranks.said == []
+    assert agreement.may_open(True, "")
+    assert agreement.train_seconds == 2.0  # the most of all: a limit is reached by all at once
+    stop = 1
+    assert not agreement.may_open(False, "")
+    assert agreement.end == "rank 0: it was stopped"
+    agreement.require_own_end()
+
+
+def test_all_end_with_one_whose_hook_failed_and_say_so() -> None:
+    agreement = Agreement(Scripted(("hook failed", 1.0, 7)), lambda: 0, lambda: 1.0, lambda: 7)
+
+    assert not agreement.may_open(True, "")
+    with pytest.raises(RankLost, match="rank 1: hook failed"):
+        agreement.require_own_end()
+
+
+def test_unequal_weights_are_noticed() -> None:
+    agreement = Agreement(Scripted(("", 1.0, 8)), lambda: 0, lambda: 1.0, lambda: 7)
+
+    with pytest.raises(LearnerFailed, match="7, 8"):
+        agreement.may_open(True, "")
