@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sfactory.clock import Every
 from sfactory.config.commands import EvaluateConfig, read_evaluate_line
+from sfactory.errors import CheckpointError
 from sfactory.process.command import Command, CommandModule, importing_torch
 from sfactory.system.cores import set_for_children
 
@@ -58,6 +59,8 @@ def _evaluate(config: EvaluateConfig) -> str:
         if config.seed is None:
             config = dataclasses.replace(config, seed=secrets.randbits(31))  # the same for all
         found = [play(saved) for saved in SavedPolicy.load_all(config)]
+        if not found:
+            raise CheckpointError(f"no checkpoint of {config.experiment} can be loaded, see the warnings")
         best = max(found, key=lambda each: -math.inf if math.isnan(each.mean) else each.mean)
         others = {"checkpoints": [_in_short(each.summary()) for each in found]}
     if config.csv:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,17 +72,25 @@ class SavedPolicy:
         return SavedPolicy(config, loaded.path, state, run_dir / CONFIG_NAME, wanted)._of_actor()
 
     @staticmethod
-    def load_all(wanted: PolicyFlags) -> list[SavedPolicy]:
-        """Every checkpoint of the policy, one of each env step, oldest first. Raises as ``load``."""
+    def load_all(wanted: PolicyFlags) -> Iterator[SavedPolicy]:
+        """Every checkpoint of the policy, one of each env step, oldest first, one in memory at a time.
+
+        Damaged ones are skipped with a warning. Otherwise raises as ``load``.
+        """
         directory = CheckpointDir(Path(wanted.train_dir) / wanted.experiment / f"checkpoint_p{wanted.policy_index}", 1)
         kinds: tuple[Kind, ...] = ("latest", "milestone", "best")
         found = {steps: kind for kind in kinds for steps in directory.env_steps_of(kind)}
         if not found:
-            return [SavedPolicy.load(wanted)]
-        return [
-            SavedPolicy.load(dataclasses.replace(wanted, load_checkpoint_kind=kind, checkpoint_env_steps=steps))
-            for steps, kind in sorted(found.items())
-        ]
+            yield SavedPolicy.load(wanted)
+        for steps, kind in sorted(found.items()):
+            try:
+                saved = SavedPolicy.load(
+                    dataclasses.replace(wanted, load_checkpoint_kind=kind, checkpoint_env_steps=steps)
+                )
+            except CheckpointError as error:
+                _log.warning("%s", error)
+                continue
+            yield saved
 
     @staticmethod
     def of_file(path: Path, trust_run_dir: bool) -> SavedPolicy:

@@ -309,7 +309,8 @@ class Checkpointer:
         objective = self.setup.shared.control.objective(self.setup.policy)
         if self._candidate is not None:
             mean = self._candidate.mean
-            objective = -math.inf if mean is None else mean
+            # Judged: its memory may hold other weights by now.
+            objective = -math.inf if mean is None or self._candidate.judged else mean
         late_enough = self.progress.env_steps >= self._config.save_best_after
         return objective if late_enough and objective > self.progress.best_objective else None
 

@@ -105,6 +105,7 @@ class Publisher:
 
 
 _STATS_EVERY_S = 0.25
+_COMPILE_S = 30.0  # of an update that torch.compile compiles, at the most that a stop has to reckon with
 _END_S = 600.0  # for a minibatch, or a save, that is under way at a limit; after a stop main waits for less
 
 
@@ -117,6 +118,8 @@ class Learner:
     def __init__(self, setup: LearnerSetup, row: StatusRow, ranks: Ranks = ALONE) -> None:
         config, self._limits = setup.config, setup.limits
         self._setup, self._row = setup, row
+        if config.learner.torch_compile:
+            row.set("update_s", _COMPILE_S)
         self._device = torch.device(setup.device)
         dtype = compute_dtype(config.model.amp, self._device)
         allow_tf32(config.model.amp, self._device)

@@ -90,7 +90,7 @@ class LossFunction:
         """``target``: with ``use_target_net``; V-trace and the ratio use its policy."""
         self._model, self.config, self._target, self._auxiliary = model, config, target, auxiliary
         self._ranks = ranks
-        self._compiled = _compiled(self._whole) if torch_compile else self._whole
+        self._compute_whole = _compiled(self._whole) if torch_compile else self._whole
 
     @property
     def clip(self) -> tuple[float, float]:
@@ -127,7 +127,7 @@ class LossFunction:
         divisor = steps.clamp(min=1) if self.config.loss_reduction == "mean" else torch.ones_like(steps)
         if len(columns) == 1:
             # No local may hold the outputs meanwhile: the backward pass is faster where it can free them.
-            yield self._compiled(minibatch, divisor, (exploration, kl))
+            yield self._compute_whole(minibatch, divisor, (exploration, kl))
             return
         constants = self._constants_in_parts(minibatch, columns)
         for which in columns:
@@ -257,18 +257,20 @@ class LossFunction:
 
 def _compiled(whole: _Whole) -> _Whole:
     """``whole`` by torch.compile; where that fails, the cause is logged once, and it is computed as it is."""
+    import torch._functorch.config as autograd
     import torch._inductor.config as inductor  # which takes 2 s
     from torch._dynamo.exc import TorchDynamoException
 
-    inductor.compile_threads = 1  # no processes of its own, which the trainer would have to end
     compiled: _Whole | None = torch.compile(whole)
 
     def call(minibatch: Minibatch, divisor: Tensor, weights: _Weights) -> Part:
         nonlocal compiled
         if compiled is not None:
             try:
-                # As tensors: a number is a constant of what is compiled, and a schedule would compile again and again.
-                return compiled(minibatch, divisor, _on(divisor, weights))
+                # Without processes of its own, which the trainer would have to end; the backward pass at once, too.
+                with inductor.patch(compile_threads=1), autograd.patch(force_non_lazy_backward_lowering=True):
+                    # As tensors: a number is a constant of what is compiled, and a schedule would compile repeatedly.
+                    return compiled(minibatch, divisor, _on(divisor, weights))
             except TorchDynamoException as error:
                 cause = (str(error).splitlines() or [type(error).__name__])[0]
                 _log.warning("--torch_compile: the loss is computed without it, since it failed: %s", cause)

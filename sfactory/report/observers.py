@@ -29,7 +29,7 @@ from typing import TypeVar
 
 from sfactory.config.import_strings import Unresolved, described, find_registered
 from sfactory.config.schema import Config
-from sfactory.errors import ConfigError, ObserverFailed, named, traceback_of
+from sfactory.errors import ConfigError, ObserverFailed, Refused, named, traceback_of
 from sfactory.experiment.summary import Outcome
 from sfactory.messages import MAX_STAT_NAME_CHARS, MAX_STAT_NAMES, EpisodeEnd
 from sfactory.process.signals import Interrupted, Interrupts, stdout_to_stderr
@@ -210,6 +210,8 @@ class Observers:
                 raise
             return None  # the second signal ends the run at once: the supervisor has counted it
         except BaseException as error:  # user code may raise anything
+            if method == "on_init" and isinstance(error, Refused):
+                raise  # nothing has started
             self._fail(name, method, error)
             return None
         finally:

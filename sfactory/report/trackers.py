@@ -43,13 +43,11 @@ class Tracker(Observer):
         """Raises ConfigError without the package."""
         self._api: Any = required(self.package, f"the observer {type(self).__name__}", self.package)
         self._warned = False
-        self._calls: queue.SimpleQueue[tuple[Callable[[], None], Future[None]]] = queue.SimpleQueue()
-        threading.Thread(target=self._call, name=self.package, daemon=True).start()
+        self._calls: queue.SimpleQueue[tuple[Callable[[], None], Future[None]] | None] = queue.SimpleQueue()
 
     def _call(self) -> None:
-        """The thread of NOTE [Calls of trackers]."""
-        while True:
-            call, result = self._calls.get()
+        """The thread of NOTE [Calls of trackers], until there is None to call."""
+        for call, result in iter(self._calls.get, None):
             try:
                 call()
                 result.set_result(None)
@@ -66,11 +64,13 @@ class Tracker(Observer):
         # The first session names the run: its folder may be moved, and another may get its name later.
         first = atomic.read_json(facts.run_dir / RUN_NAME)["sessions"][0]["id"]
         settings = {name: value_text(value) for name, value in values_of(facts.config).items()}
+        threading.Thread(target=self._call, name=self.package, daemon=True).start()
         begun = self._submit(lambda: self.begin(facts.run_dir.name, str(first), settings, str(facts.run_dir)))
         try:
             begun.result(TIMEOUTS.tracker)
-        except TimeoutError as error:
-            if begun.done():  # raised by the package
+        except BaseException as error:
+            self._calls.put(None)
+            if not isinstance(error, TimeoutError) or begun.done():  # raised by the package
                 raise
             raise ResourceError(
                 f"--observers={self.package}: its run did not begin within {TIMEOUTS.tracker:.0f} s; look whether its "
@@ -97,6 +97,7 @@ class Tracker(Observer):
     def on_stop(self, outcome: Outcome) -> None:
         """Send what is left, and how the run ended."""
         ended = self._submit(lambda: self.end(outcome))
+        self._calls.put(None)
         try:
             ended.result(TIMEOUTS.tracker)
         except Exception as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from typing import Any
 
 import psutil
@@ -14,6 +13,7 @@ import sfactory
 from sfactory.errors import ConfigError, DivergedError, EnvError, SFactoryError
 from tests.support.launches import SHORT
 from tests.support.long import long
+from tests.support.processes import eventually
 
 FLAGS: dict[str, Any] = {**SHORT, "env": "CartPole-v1", "max_episode_steps": 5, "seed": 1}
 
@@ -63,10 +63,13 @@ def test_memory_of_agents_that_sleep_stays_the_same() -> None:
 def kill_waiting_actor() -> None:
     """Kill it once it waits for a free slot: within a call of a ring it would leave the ring locked."""
     (actor,) = (each for each in psutil.Process().children(recursive=True) if each.name() == "sf-actor-0")
-    used = -1.0
-    while used != sum(actor.cpu_times()[:2]):
-        used = sum(actor.cpu_times()[:2])
-        time.sleep(0.5)
+    used = [-2.0, -1.0]
+
+    def waits() -> bool:
+        used.append(sum(actor.cpu_times()[:2]))
+        return used[-1] == used[-2] == used[-3]
+
+    assert eventually(waits, 60.0, every_s=0.5)
     actor.kill()
 
 

@@ -111,18 +111,22 @@ class Hanging(Tracker):
 def test_a_tracker_that_hangs_is_waited_for_no_longer_than_its_bound(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(trackers, "TIMEOUTS", dataclasses.replace(TIMEOUTS, tracker=0.2))
+    def wait(seconds: float) -> None:
+        monkeypatch.setattr(trackers, "TIMEOUTS", dataclasses.replace(TIMEOUTS, tracker=seconds))
+
+    wait(0.2)
     monkeypatch.setattr(trackers, "_MOST_WAITING", 2)
-    (tmp_path / "run.json").write_text('{"sessions": [{"id": "a"}]}')
-    facts: Any = Mock(run_dir=tmp_path, config=config_of({"env": "any"}))
+    facts = facts_in(tmp_path)
 
     with pytest.raises(ResourceError, match=r"--observers=json: its run did not begin within"):
         Hanging().on_init(facts)
-    Hanging.hangs = ("send",)
+    monkeypatch.setattr(Hanging, "hangs", ("send",))
     tracker = Hanging()
+    wait(60.0)
     tracker.on_init(facts)
     for steps in range(5):
         tracker.on_report({"env_steps": steps})
+    wait(0.2)
     tracker.on_stop(Mock())
 
     texts = [record.message for record in caplog.records]
@@ -132,13 +136,21 @@ def test_a_tracker_that_hangs_is_waited_for_no_longer_than_its_bound(
     ]
 
 
+def facts_in(folder: Path) -> Any:
+    """What a tracker reads of a new run there."""
+    (folder / "run.json").write_text('{"sessions": [{"id": "a"}]}')
+    return Mock(run_dir=folder, config=config_of({"env": "any"}))
+
+
 def test_a_tracker_that_fails_loses_rows_and_says_so_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     sent: list[Mapping[str, float]] = []
 
     class Failing(Tracker):
         package = "json"
+
+        def begin(self, *_: object) -> None: ...
 
         def send(self, numbers: Mapping[str, float], env_steps: int) -> None:
             if env_steps:
@@ -146,6 +158,7 @@ def test_a_tracker_that_fails_loses_rows_and_says_so_once(
             sent.append(numbers)
 
     tracker = Failing()
+    tracker.on_init(facts_in(tmp_path))
     for steps in (0, 1, 2):
         tracker.on_report({"env_steps": steps, "a": 1.0, "unknown": None})
     tracker.on_stop(Mock())

@@ -60,7 +60,7 @@ def test_what_an_env_leaves_behind_as_the_server_ends_is_ended_before_another_on
 
 
 DIES_A_THREAD_AT_A_TIME = """
-import ctypes, os, sys, threading, time
+import ctypes, os, sys, threading
 from sfactory.process import spawn
 del spawn._PRELOAD[1:]  # all but the watcher
 spawner = spawn.Spawner()
@@ -68,22 +68,20 @@ spawner.open()
 spawner.start("child", print).join()
 spawner.view_is_open(True)
 print("\\x1b[1;9r", end="", file=sys.stderr, flush=True)
-threading.Thread(target=lambda: (time.sleep(1.0), os._exit(0))).start()
+threading.Thread(target=lambda: (sys.stdin.readline(), os._exit(0))).start()
 ctypes.CDLL(None).pthread_exit(None)
 """
 
 
 def test_the_watcher_acts_once_all_threads_of_a_killed_main_have_ended() -> None:
     terminal = Terminal()
-    main = subprocess.Popen([sys.executable, "-c", DIES_A_THREAD_AT_A_TIME], stderr=terminal.fd)
-    regions = []
-    while main.poll() is None:
-        terminal.rows(0.1)
-        region = terminal.region()
-        if main.poll() is None:  # else it may be that of after its end
-            regions.append(region)
+    program = [sys.executable, "-c", DIES_A_THREAD_AT_A_TIME]
+    main = subprocess.Popen(program, stdin=subprocess.PIPE, stderr=terminal.fd)
 
-    assert regions[-1] == (0, 8)
+    assert eventually(lambda: bool(terminal.rows(0.1)) and terminal.region() == (0, 8), WITHIN_S)
+    terminal.rows(0.5)
+    assert terminal.region() == (0, 8)
+    main.communicate(b"\n", WITHIN_S)
     assert eventually(lambda: bool(terminal.rows(0.1)) and terminal.region() is None, 20.0)
     terminal.close()
 
