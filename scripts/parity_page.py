@@ -79,12 +79,14 @@ def parity_section(folder: Path, peer: Path) -> list[str]:
             "The rows `parity_*` of `scripts/reproduce.py` train with the settings of Stable-Baselines3's PPO",
             "([sb3_ppo.yaml](examples/sb3_ppo.yaml)), to be compared with it; they are not measured yet.",
         ]
+    beside = any(one.facts.get("alone") is False for one in found)
     head = ("env", "collects", "training return of each seed", "interquartile mean", "minutes")
     return [
         *title,
         "[sb3_ppo.yaml](examples/sb3_ppo.yaml) has the settings of Stable-Baselines3's PPO for 8 envs of 256 steps,",
         "with VecNormalize. In turn, we collect and learn one after the other, as SB3 does; asynchronously, both go on",
         "at the same time, with V-trace and rollouts of 64. 1,000,000 env steps, the mean of the last 100 episodes.",
+        *(["Other work ran meanwhile, so minutes are too long, more or less so."] if beside else []),
         "",
         table(head, [one.line() for one in found]),
         "",
