@@ -215,7 +215,7 @@ def _of_sources(saved: SavedConfig, *sources: str) -> dict[str, object]:
 def _judge_algo(algo: object, findings: _Findings) -> None:
     if algo is None:
         return
-    if str(algo).upper() == ALGO.default:
+    if str(algo).upper() in (ALGO.default, "PPO"):
         findings.warnings.append(f"{assigned(ALGO_FLAG, algo)}: is what sfactory does in any case; it may be left out")
     else:
         findings.problems.append(f"{assigned(ALGO_FLAG, algo)}: {ancestor_hint(ALGO_FLAG, all_flags(), prefix='--')}")

@@ -104,7 +104,7 @@ class CheckpointConfig:
     save_best_metric: str = flag(
         "reward",
         "metric of the best policy: reward, true_objective, an extra episode statistic by name, or eval_return: the "
-        "mean return of an evaluation, whose weights are saved",
+        "mean return of an evaluation, whose weights are saved (with eval_interval_sec)",
     )
     save_best_every_sec: float = flag(5.0, "minimum seconds between two saves of the best policy", ge=0)
     save_best_after: int = flag(100_000, "env steps before the best policy is saved for the first time", ge=0)

@@ -25,8 +25,8 @@ class LearnerConfig:
     )
     torch_compile: bool = flag(
         False,
-        "the learner computes the loss of a minibatch by torch.compile: some 20 s at the start, then fewer operations; "
-        "on a CPU it needs a C++ compiler",
+        "the learner computes the loss of a minibatch by torch.compile, for small minibatches: some 20 s at the "
+        "start, then fewer operations; on a CPU it needs a C++ compiler",
     )
     early_stop_loss_change: float = flag(
         1e-6, "stop the epochs over a dataset if an epoch changes the mean policy loss by less than this", ge=0
@@ -162,7 +162,11 @@ class AlgoConfig:
         0.1, "the ratio is clipped to [1/(1+e), 1+e] with this e", gt=0, mutable=Mutable(0.01, 1.0, on="with_pbt")
     )
     ppo_clip_low: float = flag(
-        0.0, "the lower end of that range, which is 1-e in other libraries; 0: 1/(1+e)", ge=0, lt=1
+        0.0,
+        "lower end of the range that the ratio is clipped to; 0: 1/(1+e) with ppo_clip_ratio e; the clip_range=0.2 of "
+        "Stable-Baselines3 is 0.8",
+        ge=0,
+        lt=1,
     )
     ppo_clip_value: float = flag(
         1.0,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import threading
 from typing import Any
 
 import pytest
 import torch
 
+from sfactory.inference import policy_worker
 from sfactory.inference.cuda_graphs import captured_on
 from sfactory.inference.policy_worker import PolicySetup, run_policy_worker
 from sfactory.learner.learner_process import run_learner
@@ -36,7 +36,7 @@ def answer_a_request(device: torch.device, monkeypatch: pytest.MonkeyPatch, **fl
     shared, control = published.shared, published.shared.control
     slot = shared.trajectories.slot(shared.table.slots_of(0)[0])
     slot.is_first[...] = True
-    monkeypatch.setattr(os, "sched_yield", lambda: control.order_stop(Stop.NOW))
+    monkeypatch.setattr(policy_worker, "_yield_core", lambda: control.order_stop(Stop.NOW))
     shared.to_policies[0].put(ActRequest(0, 0, slot.index, 0, 0, 0))
 
     run_policy_worker(PolicySetup(published.config, shared, 0, 1, 0, str(device)), shared.status.row("sf-policy-0-0"))

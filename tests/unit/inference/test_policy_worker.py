@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 import torch
 
 from sfactory.config.flags import config_of
+from sfactory.inference import policy_worker
 from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.inference.policy_worker import PolicySetup, PolicyWorker, run_policy_worker
 from sfactory.layout import Layout
@@ -79,7 +79,7 @@ def test_a_request_that_arrives_while_the_worker_yields_the_core_is_part_of_the_
 ) -> None:
     worker = Worker()
     worker.request(0)
-    monkeypatch.setattr(os, "sched_yield", lambda: worker.request(1))
+    monkeypatch.setattr(policy_worker, "_yield_core", lambda: worker.request(1))
 
     worker.turn(1.0)
 
