@@ -111,7 +111,7 @@ def test_picture_of_a_run_by_name_or_directory_has_a_line_for_everything(capsys:
 @pytest.mark.parametrize(
     ("argv", "text"),
     [
-        ([], "python -m sfactory.plot population RUN"),
+        ([], "plot population RUN"),
         (["populaton", "run"], "'populaton'"),
         (["population"], "of which run?"),
         (["population", "a", "b"], "'b': unexpected"),
