@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sfactory.errors import ConfigError
+from sfactory.system.cores import core_ids
 
 START_S = 600.0  # that a rank waits for the others, which check their envs and load their code, each in its time
 
@@ -43,7 +44,7 @@ class Place:
         """
         if self.local_world == 1:
             return
-        cores = sorted(os.sched_getaffinity(0))
+        cores = sorted(core_ids())
         each = len(cores) // self.local_world
         if each:
             first = each * self.local_rank
