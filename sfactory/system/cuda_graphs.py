@@ -6,6 +6,7 @@ with the same memory and the same numbers.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
@@ -65,11 +66,17 @@ class GraphRecorder:
         graph = torch.cuda.CUDAGraph()
         # Other threads and processes keep using the device during the capture. The outer context brings the present
         # stream back where the end of a capture fails.
-        with (
-            torch.cuda.stream(self._stream),
-            torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"),
-        ):
-            result = work()
+        try:
+            with (
+                torch.cuda.stream(self._stream),
+                torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"),
+            ):
+                result = work()
+        except BaseException:
+            # A capture whose end fails stays open in torch's allocator, which then frees no cached memory any more.
+            with contextlib.suppress(RuntimeError):
+                torch._C._cuda_endAllocateToPool(self._stream.device_index, self._pool)
+            raise
 
         def replay() -> R:
             graph.replay()

@@ -34,6 +34,14 @@ def test_runs_of_all_kinds_learn_and_end(run_trainer: RunTrainer, gpu: str) -> N
     kinds: dict[str, dict[str, Any]] = {
         "graphs": {"cuda_graphs": True, "amp": "auto", "use_rnn": True, "rnn_size": 16},
         "serial": {"serial_mode": True, "num_epochs": 2, "num_batches_per_epoch": 2},
+        "resident": {
+            "env": "sfactory_envs.synthetic.counting_tensors:CountingTensors",
+            "env_kwargs": {"steps": 3000},
+            **dict.fromkeys(("num_workers", "worker_num_splits", "inference")),  # one process has all
+            "num_envs_per_worker": 16,
+            "rollout": 16,
+            "batch_size": 256,
+        },
         "policies": {"num_policies": 2, "policy_workers_per_policy": 2, "cuda_graphs": True},
     }
     steps = 20_000 if gpu == "gpu" else 4096

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,11 +19,14 @@ from sfactory.learner.checkpointing import Progress, payload_of, restore, take_o
 from sfactory.learner.recorded_updates import RecordedUpdates
 from sfactory.learner.train_stats import on_host
 from sfactory.learner.trainer import Trainer
+from sfactory.ranks.distributed import DistributedRanks
+from sfactory.ranks.place import Place
 from sfactory.system.cuda_graphs import WARM_UPS, GraphRecorder, Recorder
 from tests.support.equality import assert_same
 from tests.support.gpu import made_up_batch, waits
 from tests.support.updates import CASES, RNN, Case, learner_of, weights_of
 
+GIB = 2**30
 R = TypeVar("R")
 
 
@@ -165,6 +169,48 @@ def test_graphs_follow_other_sizes_replaced_weights_settings_and_bad_batches(dev
     assert_learned_alike(graphs, eager)
 
 
+@pytest.mark.parametrize("graphs", [False, True])
+def test_a_compiled_loss_learns_what_the_plain_one_learns(
+    graphs: bool, device: torch.device, caplog: pytest.LogCaptureFixture
+) -> None:
+    if device.type != "cuda":
+        pytest.skip("tests/unit/learner/test_torch_compile.py does this on a CPU")
+    torch.compiler.reset()
+    case = Case("", model={"normalize_input": True}, algo={"with_vtrace": True})
+    recorder = GraphRecorder(device) if graphs else None
+    compiled = learner_of(case._replace(learner={"torch_compile": True}), device, recorder)
+    plain = learner_of(case, device)
+    for trainer in (compiled, plain):
+        train(trainer, device, case, *range(WARM_UPS + 3))
+
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+    torch.testing.assert_close(weights_of(compiled), weights_of(plain), rtol=1e-4, atol=1e-4)
+    if graphs:
+        assert_learned_alike(compiled, plain)
+
+
+def test_sums_of_ranks_are_taken_on_the_device(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(port))
+    case = Case("", model={"normalize_input": True, "normalize_returns": True})
+    # One GPU takes one rank. It adds up what it has by the same library and code as several.
+    ranks = DistributedRanks(Place(0, 1, 0, 1), device, 30.0, lambda: False)
+    try:
+        assert ranks.meet("word", lambda: False) == ["word"]
+        assert ranks.broadcast(b"weights") == b"weights"
+        ranks.world = 2  # which has a learner collect what it adds up; it adds up its own alone
+        with_sums, alone = learner_of(case, device, ranks=ranks), learner_of(case, device)
+        for trainer in (with_sums, alone):
+            train(trainer, device, case, 1, 2, 3)
+    finally:
+        torch.distributed.destroy_process_group()
+
+    torch.testing.assert_close(weights_of(with_sums), weights_of(alone), rtol=1e-5, atol=1e-5)
+
+
 def test_a_network_that_waits_for_the_device_is_trained_kernel_by_kernel(
     device: torch.device, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -185,6 +231,10 @@ def test_a_network_that_waits_for_the_device_is_trained_kernel_by_kernel(
     if device.type == "cuda":
         (text,) = (record.getMessage() for record in caplog.records if "--cuda_graphs" in record.getMessage())
         assert "captur" in text
+        free, cached = torch.cuda.mem_get_info()[0], torch.empty(GIB, dtype=torch.uint8, device=device)
+        del cached
+        torch.cuda.empty_cache()
+        assert torch.cuda.mem_get_info()[0] >= free  # the allocator still gives memory back
         learner = learner_of(Case("", "images"), device, GraphRecorder(device))  # the device still works
         train(learner, device, Case("", "images"), *range(WARM_UPS + 2))
         assert learner._recorded is not None

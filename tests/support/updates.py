@@ -12,6 +12,7 @@ from sfactory.learner.auxiliary import make_auxiliary
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
+from sfactory.ranks.ranks import ALONE, Ranks
 from sfactory.system.cuda_graphs import Recorder
 from tests.support.gpu import spec_of
 
@@ -107,7 +108,7 @@ CASES = (
 )
 
 
-def learner_of(case: Case, device: torch.device, recorder: Recorder | None = None) -> Trainer:
+def learner_of(case: Case, device: torch.device, recorder: Recorder | None = None, ranks: Ranks = ALONE) -> Trainer:
     """A trainer with the same first weights on every device."""
     torch.manual_seed(5)
     pixels = {"obs_scale": 255.0} if case.has_images else {}
@@ -118,7 +119,7 @@ def learner_of(case: Case, device: torch.device, recorder: Recorder | None = Non
     FlatState(model)
     learner = LearnerConfig(**{"batch_size": case.steps * case.rows, **case.learner})
     optim, auxiliary = OptimConfig(**case.optim), None if auxiliary is None else auxiliary.to(device)
-    beside: dict[str, Any] = {"auxiliary": auxiliary, "recorder": recorder}
+    beside: dict[str, Any] = {"auxiliary": auxiliary, "recorder": recorder, "ranks": ranks}
     return Trainer(model, algo, optim, learner, seed=1, policy=0, total_env_steps=10**9, **beside)
 
 
