@@ -23,7 +23,8 @@ from sfactory.config.schema import AUTO, CORE_INPUTS, PARTS, Config
 from sfactory.config.trust import NETWORKS
 from sfactory.packages import install_command
 
-LR_WORDS = ("constant", "linear_decay", "kl_adaptive_minibatch", "kl_adaptive_epoch")
+KL_ADAPTIVE = ("kl_adaptive_minibatch", "kl_adaptive_epoch")
+LR_WORDS = ("constant", "linear_decay", *KL_ADAPTIVE)
 # What training in a thread of its own depends on.
 _BACKGROUND = ("train_in_background_thread", *WAITING, "serial_mode")
 # Of larger numbers the divisors between this and its counterpart are not searched.
@@ -130,6 +131,7 @@ LEARNING_RULES = (
     *idle_unless(("ring_nonblocking",), "minibatch_ring_size", lambda size: size > 1, 2),
     *idle_unless(("replay_slots", "replay_include_new", "max_replay_lag"), "replay_proportion", value=1),
     *idle_unless(("early_stop_kl",), "num_epochs", lambda epochs: epochs > 1, "2 or more"),
+    *idle_unless(("sync_momentum",), "sync_every", lambda updates: updates > 1, 20),
     *idle_unless(("learner_cores",), "set_workers_cpu_affinity"),
 )
 

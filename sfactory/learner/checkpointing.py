@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -53,6 +53,15 @@ class Progress:
         self.agent_steps += learned.fresh - before.fresh
         self.env_steps += learned.env_steps - before.env_steps
         self.run_env_steps += learned.run_steps - before.run_steps
+
+    def write_to(self, row: StatusRow) -> None:
+        """Show steps and seconds in the row of a learner."""
+        seconds, grew = self.train_seconds, self.run_env_steps != row.get("run_env_steps")
+        for name in ("env_steps", "agent_steps", "run_env_steps"):
+            row.set(name, getattr(self, name))
+        row.set("train_seconds", seconds)
+        if grew:  # written after the steps: a reader of this time then sees at least the steps that belong to it
+            row.set("counted_at", seconds)
 
     def start_clock(self, at: float) -> None:
         """Count training time from ``at`` (monotonic seconds); later calls have no effect."""
@@ -142,12 +151,31 @@ def share(trainer: Trainer, progress: Progress, ranks: Ranks) -> None:
     content = ranks.broadcast(b"" if ranks.rank else packed(payload_of(trainer, progress)))
     if ranks.rank:
         restore(unpacked(content), "the state of rank 0", trainer, progress)
+    if trainer.averaging is not None:
+        trainer.averaging.begin()
+
+
+def counts_of(trainer: Trainer, apart: Progress) -> tuple[int, ...]:
+    """What a rank tells the others at a meeting. apart: its progress since the last one. See NOTE [Local updates]."""
+    return trainer.train_step, apart.agent_steps, apart.env_steps, apart.run_env_steps
+
+
+def add_up(trainer: Trainer, progress: Progress, apart: Progress, counts: Sequence[Sequence[int]]) -> None:
+    """Average weights over ranks, and add up their steps. counts: ``counts_of`` each rank. Raises RankLost."""
+    assert trainer.averaging is not None
+    trainer.averaging.average()
+    train_steps, agent_steps, env_steps, run_env_steps = zip(*counts, strict=True)
+    trainer.train_step = max(train_steps)
+    progress.add(Learned(fresh=sum(agent_steps), env_steps=sum(env_steps), run_steps=sum(run_env_steps)), Learned())
+    apart.agent_steps = apart.env_steps = apart.run_env_steps = 0
 
 
 def _weights(trainer: Trainer) -> dict[str, Any]:
     """Weights of all networks and the state of the optimizer, by the keys of a payload."""
     others = {"target": trainer.target, "auxiliary": trainer.auxiliary}
-    states = {name: network.state_dict() for name, network in others.items() if network is not None}
+    states: dict[str, Any] = {name: network.state_dict() for name, network in others.items() if network is not None}
+    if trainer.averaging is not None:
+        states["averaging"] = trainer.averaging.state()
     return {"model": trainer.model.state_dict(), **trainer.updater.state(), **states}
 
 
@@ -163,6 +191,8 @@ def _restore_weights(payload: dict[str, Any], where: str, trainer: Trainer) -> N
             trainer.auxiliary.load_state_dict(payload["auxiliary"])
         part = "optimizer"
         trainer.updater.load(payload)
+        if trainer.averaging is not None and "averaging" in payload:  # not in runs of one rank
+            trainer.averaging.load(payload["averaging"])
     except (RuntimeError, ValueError, KeyError) as error:
         raise CheckpointError(f"{where} does not fit the {part} of this configuration: {clean(str(error))}") from error
 
@@ -260,6 +290,8 @@ class Checkpointer:
 
     def finish(self) -> None:
         """Save the latest checkpoint, then the best policy if it is that; raises CannotSaveError, DivergedError."""
+        if self.trainer.averaging is not None:
+            self.trainer.averaging.undo()  # updates since the last meeting, if another rank was lost
         objective = self._record_objective()
         self.save(objective)
         if objective is not None:

@@ -9,11 +9,9 @@ from typing import Any, NamedTuple
 from sfactory.algo.schedules import PiecewiseLinear, kl_adaptive_rate, kl_penalty_weight, linear_decay
 from sfactory.config.points import parse_points
 from sfactory.config.schema import AlgoConfig, OptimConfig
-from sfactory.config.training_rules import LR_WORDS
+from sfactory.config.training_rules import KL_ADAPTIVE, LR_WORDS
 from sfactory.learner.gradient_step import Rates
 from sfactory.learner.loss import Coefficient
-
-_KL_ADAPTIVE = ("kl_adaptive_minibatch", "kl_adaptive_epoch")
 
 
 class InForce(NamedTuple):
@@ -66,7 +64,7 @@ class Coefficients:
     @property
     def looks_at_updates(self) -> bool:
         """Whether to call ``after_update``; its divergence costs a forward pass."""
-        return self._optim.lr_schedule in _KL_ADAPTIVE
+        return self._optim.lr_schedule in KL_ADAPTIVE
 
     @property
     def adapts_at_once(self) -> bool:

@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -21,7 +21,7 @@ from sfactory.config.task_defaults import why_not_recorded
 from sfactory.errors import DivergedError, RankLost, SFactoryError
 from sfactory.learner.auxiliary import make_auxiliary
 from sfactory.learner.batch import Batch
-from sfactory.learner.checkpointing import Checkpointer, Progress, share
+from sfactory.learner.checkpointing import Checkpointer, Progress, add_up, counts_of, share
 from sfactory.learner.commands import CommandExecutor
 from sfactory.learner.hooks import Hooks
 from sfactory.learner.initial_weights import begin_with_weights
@@ -31,9 +31,10 @@ from sfactory.learner.staging import REPLAYED, Columns
 from sfactory.learner.trainer import Trainer
 from sfactory.messages import TrainStats
 from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.averaging import Averaging
 from sfactory.model.flat_state import FlatState
 from sfactory.model.precision import allow_tf32, compute_dtype, time_convolutions
-from sfactory.ranks.agreement import Agreement
+from sfactory.ranks.agreement import Agreement, Apart
 from sfactory.ranks.ranks import ALONE, Ranks
 from sfactory.shared.control import Stop
 from sfactory.shared.status import State, StatusRow
@@ -113,11 +114,12 @@ class Learner:
     """A model and everything that changes, publishes or saves it. One thread trains; any may call ``finish``.
 
     finished: nothing is learned any more. failure: raised while learning; nothing is saved after it.
+    counts: ``progress``, or with NOTE [Local updates] that of this rank since the last meeting.
     """
 
     def __init__(self, setup: LearnerSetup, row: StatusRow, ranks: Ranks = ALONE) -> None:
         config, self._limits = setup.config, setup.limits
-        self._setup, self._row = setup, row
+        self._setup, self._row, self.control = setup, row, setup.shared.control
         if config.learner.torch_compile:
             row.set("update_s", _COMPILE_S)
         self._device = torch.device(setup.device)
@@ -131,8 +133,11 @@ class Learner:
         weights = None if setup.layout.resident else setup.weights
         self.publisher = Publisher(flat, weights, config.learner.publish_interval, *unpublished)
         graphs = config.model.cuda_graphs and self._device.type == "cuda" and setup.trains
-        alone = ranks.world == 1
-        if graphs and (cause := why_not_recorded(config) or ("" if alone else "ranks add up gradients")):
+        averaging = None
+        if ranks.world > 1 and config.learner.sync_every > 1:
+            averaging = Averaging(model, flat, unpublished, config.learner.sync_momentum, ranks)
+        adding = ranks if averaging is None else ALONE
+        if graphs and (cause := why_not_recorded(config) or ("" if adding is ALONE else "ranks add up gradients")):
             graphs = False
             _log.warning("--cuda_graphs: updates are computed kernel by kernel, since %s", cause)
         self.trainer = Trainer(
@@ -146,17 +151,13 @@ class Learner:
             auxiliary=auxiliary,
             evidence=None if setup.checkpoint_dir is None else Path(setup.checkpoint_dir),
             recorder=GraphRecorder(self._device) if graphs else None,
-            ranks=ranks,
+            ranks=adding,
+            averaging=averaging,
         )
         self.progress = Progress(best_metric=config.checkpoint.save_best_metric)
         self.checkpointer = Checkpointer(setup, self.trainer, self.progress, row, self.publisher.check, flat)
-        self.agreement: Agreement | None = None
-        if not alone:
-            control, progress = setup.shared.control, self.progress
-            self.agreement = Agreement(
-                ranks, lambda: control.stop, lambda: progress.train_seconds, lambda: zlib.crc32(flat.to_host().data)
-            )
-        self._ranks = ranks
+        self.counts = self.progress if averaging is None else Progress()  # of this rank since the last meeting
+        self._ranks, self.agreement = ranks, _agreement_of(self, flat, ranks)
         self.commands = CommandExecutor(self.checkpointer, self.publisher.publish)
         self.timings = Timings()
         self._to_main = setup.shared.learners_to_main[setup.policy]
@@ -181,10 +182,8 @@ class Learner:
     @property
     def wants_no_more(self) -> bool:
         """True once no further dataset is to be opened: a limit is reached, or a hook has failed."""
-        at_limit = self._limits.reached(self.progress.env_steps, self._train_seconds)
-        if self.agreement is not None:
-            return at_limit or bool(self.agreement.end)
-        return at_limit or self._hooks.failure is not None
+        ended = self._hooks.failure is not None if self.agreement is None else bool(self.agreement.end)
+        return ended or self._limits.reached(self.progress.env_steps, self._train_seconds)
 
     @property
     def over(self) -> bool:
@@ -195,7 +194,7 @@ class Learner:
     @property
     def must_stop(self) -> bool:
         """Whether to end now by order of main. With several ranks an order to save is one for all, between datasets."""
-        control = self._setup.shared.control
+        control = self.control
         return control.stopping if self.agreement is None else control.stop is Stop.NOW
 
     @property
@@ -247,7 +246,7 @@ class Learner:
             # A stop may have to wait for one update.
             took = (now() - since) / max(1, trainer.train_step - updates)
             self._row.set("update_s", max(took, self._row.get("update_s")))
-            self.progress.add(dataset.learned, before)
+            self.counts.add(dataset.learned, before)
             if dataset.passes == 1 and trainer.train_step > updates:  # the end of the time may have come first
                 self._row.add("datasets", 1)
             self._row.add("replayed_steps", dataset.learned.replayed - before.replayed)
@@ -267,7 +266,8 @@ class Learner:
             self._hooks.after_dataset(self.trainer, dataset.means, self._setup.policy, self.progress.env_steps)
             if self._stats_due.due():
                 self.report()
-            self.checkpointer.after_dataset()
+            if self.trainer.averaging is None:
+                self.checkpointer.after_dataset()
             if self.commands.execute_waiting():
                 self._write_row()
 
@@ -326,7 +326,7 @@ class Learner:
         """Whether to break off a pass. A limit of env steps does not: open datasets are learned from to their end."""
         if self.agreement is not None:  # the others would wait for the rest of the pass
             return False
-        return self._setup.shared.control.stopping or self.progress.train_seconds >= self._limits.seconds
+        return self.control.stopping or self.progress.train_seconds >= self._limits.seconds
 
     @contextlib.contextmanager
     def _changing_model(self) -> Iterator[None]:
@@ -346,16 +346,32 @@ class Learner:
             taken = taken & ~scalars[REPLAYED]
         self._unread.append((self._lag, _lag_sums(lag, taken)))
 
+    def join(self, counts: Sequence[Sequence[int]]) -> None:
+        """Become as all ranks, at a meeting; ``counts``: of each. See NOTE [Local updates]. Raises RankLost."""
+        with self._changing_model():
+            self.publisher.check(self.trainer.train_step)  # no other rank gets weights that are not finite
+            add_up(self.trainer, self.progress, self.counts, counts)
+            self.publisher.publish(self.trainer.train_step)
+            self._write_row()
+            self.checkpointer.after_dataset()
+
     def _write_row(self) -> None:
-        row, progress = self._row, self.progress
-        seconds, grew = progress.train_seconds, progress.run_env_steps != row.get("run_env_steps")
-        for name in ("env_steps", "agent_steps", "run_env_steps"):
-            row.set(name, getattr(progress, name))
-        row.set("updates", self.trainer.train_step)
-        row.set("train_seconds", seconds)
-        if grew:  # written after the steps: a reader of this time then sees at least the steps that belong to it
-            row.set("counted_at", seconds)
-        row.set("publications", self.publisher.publications)
+        self._row.set("updates", self.trainer.train_step)
+        self.progress.write_to(self._row)
+        self._row.set("publications", self.publisher.publications)
+
+
+def _agreement_of(learner: Learner, flat: FlatState, ranks: Ranks) -> Agreement | None:
+    trainer, control = learner.trainer, learner.control
+    stop, seconds = lambda: control.stop, lambda: learner.progress.train_seconds
+    if ranks.world == 1:
+        return None
+    if trainer.averaging is None:
+        return Agreement(ranks, stop, seconds, lambda: zlib.crc32(flat.to_host().data))
+    updates = trainer.learner.num_epochs * trainer.learner.num_batches_per_epoch
+    datasets = math.ceil(trainer.learner.sync_every / updates)
+    apart = Apart(datasets, lambda: counts_of(trainer, learner.counts), learner.join)
+    return Agreement(ranks, stop, seconds, trainer.averaging.checksum, apart)
 
 
 def _lag_sums(lag: Tensor, which: Tensor) -> HostCopies:

@@ -36,6 +36,7 @@ from sfactory.learner.train_stats import (
     with_divergence,
 )
 from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.averaging import Averaging
 from sfactory.model.cpc import CpcAction
 from sfactory.model.parts import Freezer
 from sfactory.model.rnd import Rnd
@@ -66,11 +67,12 @@ class Trainer:
         evidence: Path | None = None,
         recorder: Recorder | None = None,
         ranks: Ranks = ALONE,
+        averaging: Averaging | None = None,
     ) -> None:
         """``total_env_steps``: where linear decay ends. ``evidence``: folder for the batch at which training fails.
 
         ``recorder``: updates are recorded by it and replayed; not where ``why_not_recorded`` has a reason, nor with
-        several ``ranks``, see NOTE [Ranks].
+        several ``ranks``, see NOTE [Ranks]. ``averaging``: of the weights, apart from updates.
         """
         self.model, self.algo, self.learner = model, algo, learner
         self.coefficients = Coefficients(optim, algo, total_env_steps)
@@ -88,6 +90,7 @@ class Trainer:
         self._recorded: RecordedUpdates | None = None
         if recorder is not None:
             self._recorded = RecordedUpdates(self._compute, recorder, model.value_head.linear.weight.device)
+        self.averaging = averaging
         self._ranks, self._sums = ranks, list[Tensor]()  # of the updates of a pass, with several ranks
         self._oldest: int | None = None  # steps of older policy versions are masked
 

@@ -6,7 +6,7 @@ The module's tensors become views of the block, so that publishing or adopting w
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,10 @@ def flat_bytes(module: nn.Module) -> int:
 
 
 class FlatState:
-    """A module's parameters and buffers as one uint8 tensor, ``block``, on the module's device."""
+    """A module's parameters and buffers as one uint8 tensor, ``block``, on the module's device.
+
+    floats: the floating-point part of the block, a view [n] of each dtype.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         device = next(module.parameters()).device
@@ -50,16 +53,17 @@ class FlatState:
                 self._views[name] = start, view
                 stretches[tensor.dtype] = (stretches.get(tensor.dtype, (start, 0))[0], end)
         self._host: Tensor | None = None  # of a block on a GPU: pinned memory that it is copied to
-        self._floats = [self.block[a:b].view(dtype) for dtype, (a, b) in stretches.items() if dtype.is_floating_point]
+        self._stretches = {dtype: ends for dtype, ends in stretches.items() if dtype.is_floating_point}
+        self.floats = self._floats_of(self.block)
 
     def sum(self) -> Tensor:
         """0-dim float64 on the device - of all floating-point values, for ``is_finite``."""
-        return torch.stack([stretch.sum().double() for stretch in self._floats]).sum()
+        return torch.stack([stretch.sum().double() for stretch in self.floats]).sum()
 
     def is_finite(self, total: float) -> bool:
         """True if no floating-point value is NaN or infinite. total: the present ``sum``."""
         # A finite sum proves it in one pass; the sum of huge finite weights may overflow and needs a second check.
-        return math.isfinite(total) or all(bool(torch.isfinite(stretch).all()) for stretch in self._floats)
+        return math.isfinite(total) or all(bool(torch.isfinite(stretch).all()) for stretch in self.floats)
 
     def host_copy(self) -> HostCopies:
         """Begins ``to_host``: the only copy is the block."""
@@ -79,6 +83,17 @@ class FlatState:
             name: host[start : start + view.nbytes].view(view.dtype).view(view.shape)
             for name, (start, view) in self._views.items()
         }
+
+    def filled(self, names: Container[str], value: float) -> list[Tensor]:
+        """Tensors like ``floats``, with ``value`` where the module has the tensors ``names``, and 0 elsewhere."""
+        block = torch.zeros_like(self.block)
+        for name, tensor in self.state_dict(block).items():
+            if name in names:
+                tensor.fill_(value)
+        return self._floats_of(block)
+
+    def _floats_of(self, block: Tensor) -> list[Tensor]:
+        return [block[start:end].view(dtype) for dtype, (start, end) in self._stretches.items()]
 
     def adopt(self, host: Tensor) -> None:
         """Overwrite the module's state with ``host`` [nbytes] uint8."""

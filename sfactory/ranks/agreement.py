@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from sfactory.clock import Deadline
 from sfactory.errors import LearnerFailed, RankLost
@@ -13,6 +14,18 @@ from sfactory.ranks.ranks import Ranks
 _CHECK_EVERY = 100  # meetings
 _WAIT_S = 4.0  # for other ranks, after a stop: main allows a learner 8 s to save
 _OWN_STOP_S = 2.0  # torchrun sends one signal to a process after the other
+
+
+@dataclass(frozen=True)
+class Apart:
+    """What ranks that learn apart for some ``datasets`` do at a meeting. See NOTE [Local updates].
+
+    counts: of this rank since the last meeting. join: is given those of all ranks, unless none has opened a dataset.
+    """
+
+    datasets: int
+    counts: Callable[[], Sequence[int]]
+    join: Callable[[Sequence[Sequence[int]]], None]
 
 
 class Agreement:
@@ -27,32 +40,48 @@ class Agreement:
         stop: Callable[[], int],
         train_seconds: Callable[[], float],
         checksum: Callable[[], int],
+        apart: Apart | None = None,
     ) -> None:
         """stop: the order of main, as ``Stop``. checksum: of the weights, which has to be equal on all ranks."""
         self._ranks, self._stop, self._own_seconds, self._checksum = ranks, stop, train_seconds, checksum
         self._meetings, self._patience = 0, Deadline(float("inf"))
+        self._apart = apart
+        self._opened = self._due = 0  # datasets since the last meeting; how many there are until the next one
         self.end, self.train_seconds = "", 0.0
 
     def may_open(self, is_ready: bool, failure: str) -> bool:
         """Meet the others if a dataset ``is_ready``, or this rank wants to end; whether all open their next dataset.
 
+        Ranks that learn apart meet once they have opened all datasets in between.
         failure: of a hook, after which this rank wants to end. Raises RankLost, and LearnerFailed if weights differ.
         """
         wish = failure or ("it was stopped" if self._stop() else "")
         if not (is_ready or wish):
             return False
+        if self._opened == self._due or wish:
+            self._meet(wish)
+        self._opened += not self.end
+        return not self.end
+
+    def _meet(self, wish: str) -> None:
         checksum = self._checksum() if self._meetings % _CHECK_EVERY == 0 else 0
         self._meetings += 1
-        words = self._ranks.meet(json.dumps([wish, self._own_seconds(), checksum]), self._gives_up)
-        wishes, seconds, checksums = zip(*map(json.loads, words), strict=True)
-        self.train_seconds = max(seconds)
+        counts = [] if self._apart is None else [*self._apart.counts()]
+        word = json.dumps([wish, self._own_seconds(), checksum, self._opened, counts])
+        wishes, seconds, checksums, opened, counts_of_all = zip(
+            *map(json.loads, self._ranks.meet(word, self._gives_up)), strict=True
+        )
         if len(set(checksums)) > 1:
             raise LearnerFailed(
                 f"the weights of ranks differ: their checksums are {', '.join(map(str, checksums))}. Ranks compute "
                 "alike on equal machines with equal versions of torch; otherwise this is a defect"
             )
+        if self._apart is not None and any(opened):
+            self._apart.join(counts_of_all)
+        # Only now: what they let end is saved, and must be of all ranks.
+        self.train_seconds = max(seconds)
         self.end = next((f"rank {rank}: {text}" for rank, text in enumerate(wishes) if text), "")
-        return not self.end
+        self._opened, self._due = 0, 1 if self._apart is None else self._apart.datasets
 
     def require_own_end(self) -> None:
         """Raise RankLost if the run ends for another rank alone; call it once all is saved."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from sfactory.config.flags import assigned, values_of
 from sfactory.config.resolve import Resolved
 from sfactory.config.schema import Config
+from sfactory.config.training_rules import KL_ADAPTIVE
 from sfactory.errors import ConfigError
 from sfactory.ranks.place import Place
 
@@ -38,8 +39,16 @@ def for_rank(resolved: Resolved, place: Place) -> Resolved:
     return resolved.replaced(_OF_OTHERS, f"rank {place.rank}") if place.rank else resolved
 
 
+# The same for ranks that learn apart, see NOTE [Local updates]: flags that adapt to the data of one rank.
+_REFUSED_APART = (("lr_schedule", lambda value: value in KL_ADAPTIVE), ("kl_target", bool))
+
+
 def _problems(config: Config, place: Place) -> Iterator[str]:
     values = values_of(config)
+    for name, adapts in _REFUSED_APART if config.learner.sync_every > 1 else ():
+        if adapts(values[name]):
+            both = f"{assigned(name, values[name])} and {assigned('sync_every', config.learner.sync_every)}"
+            yield f"{both}: each of {place.world} ranks would adapt to its own data; leave one of the two out"
     for flag, is_wrong, why in _REFUSED:
         if is_wrong(values[flag]):
             yield f"{assigned(flag, values[flag])} {why}, and WORLD_SIZE={place.world}: leave it out, or {_ONE_RANK}"

@@ -109,7 +109,7 @@ class Session:
                     write_config(run_dir.path, self._config, self._resolved.sources)
                     has_begun = True
                     run_dir.write_run_json("running", argv=self._arguments, seed=self._seed)
-                    _log_start(self._config, plan, resumed, run_dir)
+                    _log_start(self._config, plan, resumed, run_dir, self._place)
                     context = RunContext(
                         config=self._config,
                         seed=self._seed,
@@ -315,7 +315,7 @@ def _open_console(config: Config, run_dir: RunDir, spawner: Spawner) -> Console:
     return console
 
 
-def _log_start(config: Config, plan: Plan, resumed: Resumed | None, run_dir: RunDir) -> None:
+def _log_start(config: Config, plan: Plan, resumed: Resumed | None, run_dir: RunDir, place: Place) -> None:
     layout = plan.layout
     policies = ""
     if layout.num_policies > 1:
@@ -329,7 +329,7 @@ def _log_start(config: Config, plan: Plan, resumed: Resumed | None, run_dir: Run
         "%s in %s: %s%s, batch of %d steps",
         *(config.run.env, run_dir.path, policies, actors, config.learner.batch_size),
     )
-    for sentence in _beside_the_usual(config):
+    for sentence in _beside_the_usual(config, place):
         _log.info("%s", sentence)
     if resumed is not None:
         _log.info("resumed at %d env steps, update %d", resumed.env_steps, resumed.updates)
@@ -348,8 +348,10 @@ def _where(config: Config, plan: Plan) -> str:
     return f"{what} on {plan.device} with {' '.join(starmap(assigned, how.items()))}{order}{timed}"
 
 
-def _beside_the_usual(config: Config) -> Iterator[str]:
-    """Sentences on what most runs do not use: wrappers, networks of one's own, a pool of opponents, a bonus."""
+def _beside_the_usual(config: Config, place: Place) -> Iterator[str]:
+    """Sentences on what most runs do not use: ranks, wrappers, own networks, a pool of opponents, a bonus."""
+    if (updates := config.learner.sync_every) > 1 and place.world == 1:
+        yield f"--sync_every={updates} has no effect: this run is one rank (torchrun starts several)"
     for part, name in own_parts(config.model).items():
         yield f"{'the whole network' if part == 'model' else f'the {part} of the network'} is {name}"
     if used := config.wrappers.used:

@@ -17,6 +17,7 @@ from sfactory.learner.staging import Staging
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import flat_bytes
 from sfactory.process.threads import Threads
+from sfactory.ranks.ranks import ALONE, Ranks
 from sfactory.shared.objects import SharedObjects
 from tests.support.parts import VECTOR, small_run
 
@@ -28,7 +29,9 @@ FLAGS = small_run(workers=1, envs=4, rollout=5, batch_size=20)
 class LoneLearner:
     """A ``Learner`` that has begun, with all that a run shares with it. ``area``: a full, valid dataset, made up."""
 
-    def __init__(self, checkpoints: Path | None = None, device: str = "cpu", **flags: Any) -> None:
+    def __init__(
+        self, checkpoints: Path | None = None, device: str = "cpu", ranks: Ranks = ALONE, **flags: Any
+    ) -> None:
         self.config = config_of({**FLAGS, **flags})
         model = ActorCritic(VECTOR, self.config.model)
         sampling, population = self.config.sampling, self.config.population
@@ -40,7 +43,7 @@ class LoneLearner:
         )
         self.row = self.shared.status.row("sf-learner-0")
         torch.manual_seed(11)
-        self.learning = Learner(self.setup, self.row)
+        self.learning = Learner(self.setup, self.row, ranks)
         self.learning.begin()
         self.area = Staging(VECTOR, self.layout, pin=False, replay=bool(self.config.learner.replay_proportion))
         self.area.obs["obs"].normal_(generator=torch.Generator().manual_seed(2))

@@ -27,6 +27,22 @@ class _Meeting:
         self.condition = threading.Condition()
         self._brought: dict[int, tuple[str, Tensor]] = {}
         self._round, self._total = 0, torch.zeros(())
+        self.words: dict[int, list[str]] = {rank: [] for rank in range(world)}
+        self.content = b""
+
+    def words_of_all(self, rank: int, word: str) -> list[str]:
+        """What all ranks say at their next meeting."""
+        with self.condition:
+            self.words[rank].append(word)
+            number = len(self.words[rank])
+            self.condition.notify_all()
+            self.condition.wait_for(lambda: self.ended or self._have_said(number), _WAIT_S)
+            if not self._have_said(number):
+                raise Parted(f"rank {rank} waits at meeting {number}, and others have ended")
+            return [self.words[each][number - 1] for each in range(self.world)]
+
+    def _have_said(self, number: int) -> bool:
+        return all(len(words) >= number for words in self.words.values())
 
     def total(self, rank: int, what: str, tensor: Tensor) -> Tensor:
         """The sum of the tensors of all ranks, in the order of ranks."""
@@ -57,6 +73,17 @@ class ThreadRanks(SeveralRanks):
     def sum_of(self, what: str) -> Sum | None:
         """See Ranks."""
         return None if what in self._left_out else super().sum_of(what)
+
+    def meet(self, word: str, give_up: Callable[[], bool]) -> list[str]:
+        """See Ranks."""
+        return self._meeting.words_of_all(self.rank, word)
+
+    def broadcast(self, content: bytes) -> bytes:
+        """See Ranks."""
+        if self.rank == 0:
+            self._meeting.content = content
+        self.meet("", lambda: False)
+        return self._meeting.content
 
     def _sum(self, what: str, tensor: Tensor) -> Tensor:
         return self._meeting.total(self.rank, what, tensor)

@@ -95,6 +95,15 @@ class LearnerConfig:
     publish_interval: int = flag(
         1, "updates (optimizer steps) between publications of the weights, checked after each pass over a dataset", ge=1
     )
+    sync_every: int = flag(
+        1,
+        "with several ranks (torchrun): updates that each makes by itself before all take over the mean of their "
+        "weights, at the end of a dataset; for slow networks; 1: all make every update together",
+        ge=1,
+    )
+    sync_momentum: float = flag(
+        0.0, "with sync_every: momentum of the means of weights over ranks (DiLoCo's outer momentum)", ge=0.0, lt=1.0
+    )
     microbatch_size: int = flag(
         0,
         "agent steps of one backward pass: a smaller divisor of batch_size (with V-trace or a memory a multiple of "

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from sfactory.errors import LearnerFailed, RankLost
-from sfactory.ranks.agreement import Agreement
+from sfactory.ranks.agreement import Agreement, Apart
 from sfactory.ranks.ranks import Ranks
 
 
@@ -22,7 +22,7 @@ class Scripted(Ranks):
 
     def meet(self, word: str, give_up: Callable[[], bool]) -> list[str]:
         self.said.append(json.loads(word))
-        return [word, json.dumps(self.others.pop(0))]
+        return [word, json.dumps([*self.others.pop(0), *self.said[-1][3:]])]
 
 
 def test_a_rank_without_a_dataset_meets_no_other_unless_it_wants_to_end() -> None:
@@ -52,3 +52,18 @@ def test_unequal_weights_are_noticed() -> None:
 
     with pytest.raises(LearnerFailed, match="7, 8"):
         agreement.may_open(True, "")
+
+
+def test_ranks_that_learn_apart_meet_after_some_datasets_or_to_end_and_join_what_they_learned() -> None:
+    ranks, stop, joined = Scripted(("", 3.0, 7), ("", 3.0, 0), ("", 3.0, 0)), 0, list[list[list[int]]]()
+    apart = Apart(2, lambda: [len(ranks.said)], lambda counts: joined.append([*map(list, counts)]))
+    agreement = Agreement(ranks, lambda: stop, lambda: 1.0, lambda: 7, apart)
+
+    for meetings in (1, 1, 2, 2):
+        assert agreement.may_open(True, "")
+        assert len(ranks.said) == meetings
+    assert joined == [[[1], [1]]]  # nothing was learned before the first meeting
+    stop = 1
+    assert not agreement.may_open(False, "")
+    assert joined[1:] == [[[2], [2]]]
+    assert agreement.end

@@ -1,0 +1,88 @@
+"""Averages the weights of ranks that have updated them apart.
+
+NOTE [Local updates]: with ``--sync_every`` above 1 a learner trains as one alone does, on weights of its own: between two
+meetings (see Agreement) nothing waits for another rank. At a meeting all take over the mean of their weights and of the
+statistics beside them, the sum of their steps, and the newest version. Limits, schedules and checkpoints go by these
+alone. So all ranks decide by the same numbers, and what is saved is a mean.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.flat_state import FlatState
+from sfactory.ranks.ranks import Ranks
+
+
+class Averaging:
+    """The weights of all ranks after their last averaging, and an outer momentum.
+
+    d = mean of (weights - a);  m <- f m + d;  a <- a + d + f m;  weights <- a.
+    Source: Douillard et al. 2023, "DiLoCo: Distributed low-communication training of language models", algorithm 1 with
+    an outer rate of 1, so that the mean is what f = 0 gives. Statistics have none: f is 0 for them.
+    """
+
+    def __init__(
+        self, model: ActorCritic, flat: FlatState, beside: Sequence[FlatState], momentum: float, ranks: Ranks
+    ) -> None:
+        """flat: of the model. beside: of weights that are trained with it. momentum: f of learned weights."""
+        # A head of values that is rescaled as returns are normalized (see ValueHead.observe) would be so once more.
+        rescaled = "" if model.value_head.returns is None else "value_head."
+        names = {name for name, _ in model.named_parameters() if not (rescaled and name.startswith(rescaled))}
+        self._factors = flat.filled(names, momentum)
+        self._factors += [torch.full_like(floats, momentum) for each in beside for floats in each.floats]
+        self._weights = [floats for each in (flat, *beside) for floats in each.floats]
+        self._agreed = [floats.clone() for floats in self._weights]  # a
+        self._momenta = [torch.zeros_like(floats) for floats in self._weights]
+        self._ranks = ranks
+
+    def begin(self) -> None:
+        """The present weights are those of all ranks."""
+        for agreed, mine in zip(self._agreed, self._weights, strict=True):
+            agreed.copy_(mine)
+
+    def average(self) -> None:
+        """Average over all ranks, which call it together. Raises RankLost, with weights as they were."""
+        means = self._means([mine - agreed for mine, agreed in zip(self._weights, self._agreed, strict=True)])
+        for mean, factor, momentum, agreed in zip(means, self._factors, self._momenta, self._agreed, strict=True):
+            momentum.mul_(factor).add_(mean)
+            agreed.add_(mean).addcmul_(factor, momentum)
+        self.undo()
+
+    def undo(self) -> None:
+        """Go back to the weights after the last averaging."""
+        for mine, agreed in zip(self._weights, self._agreed, strict=True):
+            mine.copy_(agreed)
+
+    def checksum(self) -> int:
+        """Of the weights after the last averaging: the same on all ranks."""
+        total = 0
+        for agreed in self._agreed:
+            total = zlib.crc32(agreed.cpu().view(torch.uint8).numpy().data, total)
+        return total
+
+    def state(self) -> list[Tensor]:
+        """For a checkpoint, which also has the weights: the momentum."""
+        return self._momenta
+
+    def load(self, state: Sequence[Tensor]) -> None:
+        """Continue with a saved momentum; raises ValueError or RuntimeError if it is of other weights."""
+        for momentum, saved in zip(self._momenta, state, strict=True):
+            momentum.copy_(saved)
+
+    def _means(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Their means over all ranks, by one sum for each dtype."""
+        means: dict[int, Tensor] = {}
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            which = [number for number, tensor in enumerate(tensors) if tensor.dtype is dtype]
+            flat = torch.cat([tensors[number] for number in which])
+            if (add_up := self._ranks.sum_of("weights")) is not None:
+                flat = add_up(flat) / self._ranks.world
+            pieces = torch.split(flat, [len(tensors[number]) for number in which])
+            means.update(zip(which, pieces, strict=True))
+        return [means[number] for number in range(len(tensors))]
