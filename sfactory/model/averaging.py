@@ -1,9 +1,9 @@
 """Averages the weights of ranks that have updated them apart.
 
-NOTE [Local updates]: with ``--sync_every`` above 1 a learner trains as one alone does, on weights of its own: between two
-meetings (see Agreement) nothing waits for another rank. At a meeting all take over the mean of their weights and of the
-statistics beside them, the sum of their steps, and the newest version. Limits, schedules and checkpoints go by these
-alone. So all ranks decide by the same numbers, and what is saved is a mean.
+NOTE [Local updates]: with ``--sync_every`` above 1 a learner trains as one alone does, on weights of its own: nothing
+waits for another rank between two meetings (see Agreement). At a meeting all take over the mean of their weights and of
+the statistics beside them, the sum of their steps, and the newest version. Limits, schedules and checkpoints go by
+these alone. So all ranks decide by the same numbers, and what is saved is a mean.
 """
 
 from __future__ import annotations

@@ -7,17 +7,16 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from sfactory.config.schema import AlgoConfig
-from sfactory.errors import DivergedError
-from sfactory.learner.auxiliary import make_auxiliary
+from sfactory.errors import DivergedError, LearnerFailed
 from sfactory.model.averaging import Averaging
 from sfactory.model.flat_state import FlatState
+from sfactory.ranks import agreement
 from sfactory.ranks.ranks import ALONE, Ranks
 from tests.support.lone_learner import LoneLearner
-from tests.support.parts import model_of, tiny_config
-from tests.support.ranks import ThreadRanks, as_threads
+from tests.support.parts import model_of
+from tests.support.ranks import Parted, ThreadRanks, as_threads
 
 DATASETS = 4
 FLAGS: dict[str, Any] = {"normalize_input": True, "normalize_returns": True, "save_every_sec": 1e-9}
@@ -99,3 +98,98 @@ def test_ranks_have_the_mean_of_what_each_would_learn_alone(tmp_path: Path) -> N
     assert saved is not None
     assert equal(saved["model"], zero.after)
     assert saved["env_steps"] == steps
+
+
+@pytest.mark.parametrize("normalize_returns", [False, True])
+def test_momentum_is_that_of_the_formula(normalize_returns: bool) -> None:
+    world, rounds, factor = 3, 4, 0.8
+    changes = torch.rand(rounds, world, 2, generator=torch.Generator().manual_seed(1)) - 0.5
+
+    def average(ranks: ThreadRanks) -> tuple[list[Tensor], list[float]]:
+        model, beside = model_of(normalize_returns=normalize_returns, normalize_input=True), nn.Linear(2, 2)
+        followed = {
+            "learned": model.policy_head.linear.bias,
+            "value": model.value_head.linear.bias,
+            "statistic": model.obs_normalizer.normalizers[0].mean,
+            "beside": beside.bias,
+        }
+        for weights in (*model.parameters(), *beside.parameters()):
+            weights.data.zero_()
+        averaging = Averaging(model, FlatState(model), [FlatState(beside)], factor, ranks)
+        for number in range(rounds):
+            for tensor in followed.values():
+                tensor.data += changes[number, ranks.rank, 0].to(tensor.dtype)
+            averaging.average()
+        return [tensor.detach().flatten()[:1].float() for tensor in followed.values()], [averaging.checksum()]
+
+    several = as_threads(world, average)
+
+    with_momentum = without = momentum = 0.0
+    for mean in changes[:, :, 0].mean(1).tolist():
+        momentum = factor * momentum + mean
+        with_momentum += mean + factor * momentum
+        without += mean
+    value = without if normalize_returns else with_momentum
+    for followed, checksums in several:
+        assert torch.cat(followed).tolist() == pytest.approx([with_momentum, value, without, with_momentum], abs=1e-5)
+        assert checksums == several[0][1]
+
+
+def test_a_mean_that_is_left_out_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreement, "_CHECK_EVERY", 1)
+
+    def two_rounds(ranks: ThreadRanks) -> Apart:
+        apart = one_round(ranks, tmp_path)
+        learn_apart(apart.lone, DATASETS - 1)
+        assert apart.lone.learning.may_open(True)
+        apart.lone.learn()
+        assert apart.lone.learning.may_open(True)
+        return apart
+
+    as_threads(2, two_rounds)
+    with pytest.raises(LearnerFailed, match="checksums"):
+        as_threads(2, two_rounds, {"weights"})
+
+
+def test_a_resumed_run_goes_on_with_its_momentum_and_what_follows_a_meeting_is_not_saved(tmp_path: Path) -> None:
+    def momenta(lone: LoneLearner) -> list[Tensor]:
+        assert lone.learning.trainer.averaging is not None
+        return lone.learning.trainer.averaging.state()
+
+    def end(ranks: ThreadRanks) -> Apart:
+        apart = one_round(ranks, tmp_path, sync_momentum=0.5)
+        apart.lone.learn()
+        assert not equal(weights_of(apart.lone), apart.after, 1e-4)
+        apart.lone.learning.finish(save=True)  # as after the loss of the other rank
+        return apart
+
+    ended, _ = as_threads(2, end)
+    assert equal(weights_of(ended.lone), ended.after)
+    assert any(momentum.abs().max() > 1e-4 for momentum in momenta(ended.lone))
+
+    def resume(ranks: ThreadRanks) -> LoneLearner:
+        lone = made(ranks.rank, ranks, tmp_path, sync_every=DATASETS, sync_momentum=0.5)
+        assert lone.learning.may_open(True)  # nothing was learned since: the momentum alone moves no weight
+        return lone
+
+    for lone in as_threads(3, resume):
+        assert equal(weights_of(lone), ended.after)
+        for mine, saved in zip(momenta(lone), momenta(ended.lone), strict=True):
+            assert torch.equal(mine, saved)
+    alone = made(0, checkpoints=tmp_path, sync_every=DATASETS)
+    assert equal(weights_of(alone), ended.after)
+
+
+def test_weights_that_are_not_finite_end_their_rank_and_reach_no_other(tmp_path: Path) -> None:
+    def learn(ranks: ThreadRanks) -> None:
+        lone = made(ranks.rank, ranks, tmp_path, sync_every=DATASETS)
+        learn_apart(lone)
+        if ranks.rank:
+            next(lone.learning.trainer.model.parameters()).data.view(-1)[0] = torch.nan
+            lone.learning.may_open(True)
+        with pytest.raises(Parted):
+            lone.learning.may_open(True)
+        assert all(torch.isfinite(tensor).all() for tensor in weights_of(lone).values())
+
+    with pytest.raises(DivergedError):
+        as_threads(2, learn)
