@@ -24,6 +24,13 @@ RANKS: dict[str, object] = {
     "normalize_input": True,
     "normalize_returns": True,
 }
+LEARNING: dict[str, object] = {
+    "task_defaults": True,
+    "num_envs_per_worker": None,
+    "rollout": None,
+    "batch_size": 512,
+    "seed": 1,
+}
 END_S = within(40.0)
 
 
@@ -69,9 +76,14 @@ def test_ranks_have_equal_weights_and_end_by_name_with_one_that_is_killed(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("number", "rank"), [(signal.SIGSTOP, 1), (signal.SIGKILL, 0)])
-def test_a_learner_that_is_stopped_or_killed_ends_all_ranks(run_trainer: RunTrainer, number: int, rank: int) -> None:
-    run = run_trainer(TORCHRUN, **{**RANKS, "after_train_step": None}, train_for_env_steps=ENDLESS)
+@pytest.mark.parametrize(
+    ("number", "rank", "apart"), [(signal.SIGSTOP, 1, 1), (signal.SIGKILL, 0, 1), (signal.SIGKILL, 1, 20)]
+)
+def test_a_learner_that_is_stopped_or_killed_ends_all_ranks(
+    run_trainer: RunTrainer, number: int, rank: int, apart: int
+) -> None:
+    flags = {**RANKS, "after_train_step": None, "sync_every": apart}
+    run = run_trainer(TORCHRUN, **flags, train_for_env_steps=ENDLESS)
     run.wait_until_training()
 
     os.kill(learner_of(run, rank), number)
@@ -86,14 +98,7 @@ def test_two_ranks_learn_cartpole_and_one_resumes(
     run_trainer: RunTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(FOLDER, str(tmp_path))
-    learning: dict[str, object] = {
-        **RANKS,
-        "task_defaults": True,
-        "num_envs_per_worker": None,
-        "rollout": None,
-        "batch_size": 512,
-        "seed": 1,
-    }
+    learning: dict[str, object] = {**RANKS, **LEARNING}
     run = run_trainer(TORCHRUN, **learning, train_for_env_steps=400_000)
 
     assert run.wait(within(300.0)) == ExitCode.DONE
@@ -105,3 +110,22 @@ def test_two_ranks_learn_cartpole_and_one_resumes(
 
     alone = run_trainer(**learning, train_for_env_steps=420_000).done()
     assert alone.result()["updates"] > result["updates"]
+
+
+@pytest.mark.long
+def test_two_ranks_that_learn_apart_learn_cartpole_and_go_on(run_trainer: RunTrainer) -> None:
+    learning: dict[str, object] = {**RANKS, **LEARNING, "after_train_step": None, "sync_every": 20}
+
+    run = run_trainer(TORCHRUN, **learning, train_for_env_steps=400_000)
+
+    assert run.wait(within(300.0)) == ExitCode.DONE
+    run.assert_all_gone(CLEAN_S)
+    result = run.result()
+    assert result["best_episode_return_mean"] > 475
+    assert run.saved_env_steps() == result["env_steps"] >= 400_000  # the mean after the last round
+    more = run_trainer(TORCHRUN, **learning, train_for_env_steps=ENDLESS)
+    more.wait_until(lambda: more.saved_env_steps() > result["env_steps"], within(60.0))
+    more.signal_main(signal.SIGTERM)
+    more.wait(END_S)
+    more.assert_all_gone(CLEAN_S)
+    assert more.saved_env_steps() == more.result()["env_steps"]

@@ -107,10 +107,11 @@ def test_momentum_is_that_of_the_formula(normalize_returns: bool) -> None:
 
     def average(ranks: ThreadRanks) -> tuple[list[Tensor], list[float]]:
         model, beside = model_of(normalize_returns=normalize_returns, normalize_input=True), nn.Linear(2, 2)
-        followed = {
+        assert model.obs_normalizer is not None
+        followed: dict[str, Tensor] = {
             "learned": model.policy_head.linear.bias,
             "value": model.value_head.linear.bias,
-            "statistic": model.obs_normalizer.normalizers[0].mean,
+            "statistic": model.obs_normalizer.by_key["obs"].mean,
             "beside": beside.bias,
         }
         for weights in (*model.parameters(), *beside.parameters()):

@@ -67,6 +67,17 @@ def test_what_needs_one_rank_is_refused_with_several(flag: str) -> None:
     assert for_rank(resolved, ONE_RANK) is resolved
 
 
+@pytest.mark.parametrize("flags", [["--lr_schedule=kl_adaptive_epoch"], ["--kl_target=0.1", "--kl_loss_coeff=1.0"]])
+def test_ranks_that_learn_apart_adapt_to_no_divergence(flags: list[str]) -> None:
+    resolved = read_command_line(["--env=CartPole-v1", "--train_dir=/nowhere", "--sync_every=20", *flags])
+
+    with pytest.raises(ConfigError, match="sync_every"):
+        for_rank(resolved, Place(0, 2, 0, 2))
+    assert for_rank(resolved, ONE_RANK) is resolved
+    together = read_command_line(["--env=CartPole-v1", "--train_dir=/nowhere", *flags])
+    assert for_rank(together, Place(0, 2, 0, 2)) is together
+
+
 def test_only_the_first_rank_reports() -> None:
     resolved = read_command_line(["--env=CartPole-v1", "--train_dir=/nowhere", "--eval_interval_sec=5"])
 
