@@ -139,9 +139,7 @@ class Session:
                     run_dir.write_run_json("failed", argv=self._arguments, seed=self._seed)
                 console.close()
                 raise
-            outcome = observers.end(outcome)
-            self._conclude(outcome, run_dir, console)
-            return outcome
+            return self._conclude(outcome, observers, run_dir, console)
 
     def benchmark(self) -> BenchmarkResult:
         """Measure throughput."""
@@ -233,15 +231,13 @@ class Session:
         self._started_at = now()  # the time to the first step counts from the end of the trials
         return plan
 
-    def _conclude(self, outcome: Outcome, run_dir: RunDir, console: Console) -> None:
-        """Record how the session ended, and print the last lines on stderr."""
+    def _conclude(self, ended: Outcome, observers: Observers, run_dir: RunDir, console: Console) -> Outcome:
+        """Record how the session ended, end the observers, and print the last lines on stderr."""
+        _write_summary(ended, run_dir)  # before the observers: one may take minutes to end
+        outcome = observers.end(ended)
+        if outcome.summary != ended.summary:
+            _write_summary(outcome, run_dir)
         summary, error = outcome.summary, outcome.error
-        try:
-            run_dir.require_held()
-            summary.write(run_dir.summary_path)
-        except CannotSaveError as cannot_save:
-            if str(cannot_save) != str(error):
-                _log.error("%s", cannot_save)
         run_dir.write_run_json(outcome.status, argv=self._arguments, seed=self._seed)
         if error is not None and str(error) != error.headline:  # the last line has the headline
             console.message(f"error: {clean(str(error), MOST_OF_REPORT)}", logging.ERROR)
@@ -256,6 +252,16 @@ class Session:
         if self._place.rank:  # the first rank has the result
             line = f"rank {self._place.rank} {outcome.status}{'' if error is None else f': {error.headline}'}"
         console.close(line)
+        return outcome
+
+
+def _write_summary(outcome: Outcome, run_dir: RunDir) -> None:
+    try:
+        run_dir.require_held()
+        outcome.summary.write(run_dir.summary_path)
+    except CannotSaveError as cannot_save:
+        if str(cannot_save) != str(outcome.error):
+            _log.error("%s", cannot_save)
 
 
 def summary_of_unopened(config: Config) -> Summary:

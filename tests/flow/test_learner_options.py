@@ -111,6 +111,7 @@ def test_observer_sees_a_run_in_main_and_a_hook_in_its_learner(
     assert updates == sorted(set(updates))
     assert min(updates) > 0
     assert (end["status"], end["env_steps"]) == ("done", run.result()["env_steps"])
+    assert end["saved"] == end["env_steps"]  # summary.json is written before observers end
     # All in main, where stdout belongs to the result.
     assert {line["pid"] for line in diary} == {run.pid}
     assert len(run.stdout.splitlines()) == 1

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from sfactory.config.saved_config import SUMMARY_NAME
 from sfactory.experiment.summary import Outcome
 from sfactory.learner.hooks import LearnerFacts
 from sfactory.report.observers import Observer, RunFacts
@@ -72,7 +73,9 @@ class Diary(Observer):
         return {"diary/asked": self._asked}
 
     def on_stop(self, outcome: Outcome) -> None:
-        _write(self._path, call="on_stop", status=outcome.status, env_steps=outcome.summary.env_steps)
+        saved = json.loads((self._path.parent / SUMMARY_NAME).read_text())
+        steps = outcome.summary.env_steps
+        _write(self._path, call="on_stop", status=outcome.status, env_steps=steps, saved=saved["env_steps"])
 
 
 class Episodes(Observer):
