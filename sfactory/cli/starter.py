@@ -45,7 +45,7 @@ def write_project(folder: Path) -> None:
             with (folder / name).open("x", encoding="utf-8") as file:
                 file.write((_SOURCE / name).read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError([f"{folder}: cannot be written: {error.strerror}"]) from error
+        raise ConfigError([f"{folder} cannot be written: {error.strerror}"]) from error
 
 
 if __name__ == "__main__":

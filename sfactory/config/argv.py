@@ -104,7 +104,7 @@ def _value_advice(flag: Flag) -> str:
 def _unknown(typed: str, name: str, known: Collection[str]) -> str:
     if name in all_flags():
         own = ": a run has its own in config.json" if "experiment" in known else ""
-        return f"--{shown(typed)}: is a flag of sfactory.train, not of this command; leave it out{own}"
+        return f"--{shown(typed)} is a flag of sfactory.train, not of this command; leave it out{own}"
     hint = ancestor_hint(name, known, prefix="--")
     if hint:
         return f"--{shown(typed)}: {hint}"
@@ -113,7 +113,7 @@ def _unknown(typed: str, name: str, known: Collection[str]) -> str:
         return f"--{shown(typed)}: unknown flag; switch it off with --{positive}=False"
     near = did_you_mean(name, [*known, "help"], prefix="--")
     if owners := commands_with(name):
-        return f"--{shown(typed)}: is a flag of {owners}, not of this command{near}"
+        return f"--{shown(typed)} is a flag of {owners}, not of this command{near}"
     return f"--{shown(typed)}: unknown flag{near or '; --help lists all flags'}"
 
 

@@ -256,7 +256,7 @@ def _picture_problems(words: Sequence[str]) -> list[str]:
     picture, *runs = words
     if picture not in _PICTURES:
         near = did_you_mean(picture, list(_PICTURES))
-        return [f"{shown(picture)!r}: cannot be drawn; there is {', '.join(_PICTURES)}{near}"]
+        return [f"{shown(picture)!r} cannot be drawn; there is {', '.join(_PICTURES)}{near}"]
     usage = f"write {usages[list(_PICTURES).index(picture)]}"
     if not runs:
         return [f"of which run? {usage}, where {_RUNS}"]

@@ -42,9 +42,9 @@ def read_config_file(path: str) -> ConfigFile:
         data = parse(read_bytes(path).decode())
     except OSError as error:
         reason = f"{error.strerror or error}; the path counts from {Path.cwd()}"
-        return ConfigFile(problems=[f"{where}: cannot be read: {reason}"])
+        return ConfigFile(problems=[f"{where} cannot be read: {reason}"])
     except (ValueError, yaml.YAMLError, RecursionError) as error:
-        return ConfigFile(problems=[f"{where}: is not valid {form}: {' '.join(str(error).split())}"])
+        return ConfigFile(problems=[f"{where} is not valid {form}: {' '.join(str(error).split())}"])
     if data is None:
         return ConfigFile()
     if not isinstance(data, Mapping):

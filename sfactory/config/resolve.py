@@ -216,7 +216,7 @@ def _judge_algo(algo: object, findings: _Findings) -> None:
     if algo is None:
         return
     if str(algo).upper() in (ALGO.default, "PPO"):
-        findings.warnings.append(f"{assigned(ALGO_FLAG, algo)}: is what sfactory does in any case; it may be left out")
+        findings.warnings.append(f"{assigned(ALGO_FLAG, algo)} is what sfactory does in any case; it may be left out")
     else:
         findings.problems.append(f"{assigned(ALGO_FLAG, algo)}: {ancestor_hint(ALGO_FLAG, all_flags(), prefix='--')}")
 

@@ -126,7 +126,7 @@ def _unreadable(path: Path, reason: str) -> ConfigError:
         "restore a copy of this file, or move it away to resume with the flags you give now (they must match the "
         "saved weights), or choose another --experiment"
     )
-    return ConfigError([f"{path}: cannot be read: {reason}; {advice}"])
+    return ConfigError([f"{path} cannot be read: {reason}; {advice}"])
 
 
 def _parse(path: Path, content: object) -> SavedConfig:

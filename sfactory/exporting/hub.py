@@ -30,7 +30,7 @@ def push_to_hub(repository: str, weights: bytes, card: str) -> str:
         repository = api.create_repo(repository, exist_ok=True).repo_id
         api.create_commit(repository, operations, commit_message="Policy exported by sfactory")
     except Exception as error:  # of several libraries
-        raise CannotSaveError(f"--push_to_hub={repository}: was not uploaded: {named(error)}; {_LOG_IN}") from error
+        raise CannotSaveError(f"--push_to_hub={repository} was not uploaded: {named(error)}; {_LOG_IN}") from error
     return f"{api.endpoint}/{repository}"
 
 

@@ -192,9 +192,9 @@ def _read_file(path: Path) -> RunDescription:
         content = tomllib.loads(atomic.read_bytes(path).decode())
     except OSError as error:
         reason = f"{error.strerror or error}; the path is relative to {Path.cwd()}"
-        raise ConfigError([f"{where}: cannot be read: {reason}"]) from error
+        raise ConfigError([f"{where} cannot be read: {reason}"]) from error
     except (ValueError, RecursionError) as error:
-        raise ConfigError([f"{where}: is not valid TOML: {' '.join(str(error).split())}"]) from error
+        raise ConfigError([f"{where} is not valid TOML: {' '.join(str(error).split())}"]) from error
     problems = _unknown("", content, _FILE_KEYS)
     tables = content.get("experiments", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):

@@ -134,5 +134,5 @@ def _read_template(path: str | None) -> tuple[str, list[str]]:
     unknown = [name for name in dict.fromkeys(names) if name not in _PLACES]
     problems = [f"{where}: {{{{ {name} }}}} is unknown; there are {', '.join(_PLACES)}" for name in unknown]
     if "CMD" not in names:
-        problems.append(f"{where}: has no {{{{ CMD }}}}, which starts the run")
+        problems.append(f"{where} has no {{{{ CMD }}}}, which starts the run")
     return template, problems

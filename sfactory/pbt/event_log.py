@@ -102,7 +102,7 @@ def numbered_events(run_dir: Path) -> dict[int, Event]:
             number, event = int(content["number"]), Event.from_json(content)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunDirError(
-                f"{path}, line {row}: is not an event of a population ({named(error)}); restore a "
+                f"{path}, line {row} is not an event of a population ({named(error)}); restore a "
                 "copy of this file, or remove the line"
             ) from error
         while events and next(reversed(events)) >= number:

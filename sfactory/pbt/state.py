@@ -82,7 +82,7 @@ def load_state(run_dir: Path) -> PopulationState | None:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise RunDirError(
-            f"{path}: cannot be used: {reason}; restore a copy of this file, or move it away to start a new "
+            f"{path} cannot be used: {reason}; restore a copy of this file, or move it away to start a new "
             "population with the saved weights and the hyperparameters of the flags"
         ) from error
 

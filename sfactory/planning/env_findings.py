@@ -95,7 +95,7 @@ class Inspector:
         if takes_all or parameters.keys() >= set(needed):
             return
         lacks = " and ".join(name for name in needed if name not in parameters)
-        mend = "def reset(self, *, seed=None, options=None), which begins with super().reset(seed=seed)"
+        mend = "write def reset(self, *, seed=None, options=None), and begin it with super().reset(seed=seed)"
         self.add("violation", "reset.arguments", f"reset() takes no {lacks}", mend)
         own, known = env.reset, parameters.keys() & {"seed", "options"}
 
@@ -149,16 +149,15 @@ class Inspector:
             return {}
         self.masks_in_info |= MASK_KEY in value
         if strange := [key for key in value if not isinstance(key, str)]:
-            self.add("warning", "info.keys", f"{self.where}: the info{of} has the key {strange[0]!r}", "use text")
+            text = f"{self.where}: the info{of} has the key {strange[0]!r}"
+            self.add("warning", "info.keys", text, "use text as keys")
         if (size := sum(getattr(entry, "nbytes", 0) for entry in value.values())) > _MOST_INFO_BYTES:
             text = f"{self.where}: the info{of} has arrays of {size:,} bytes"
             self.add("warning", "info.size", text, "give them only where they are needed: each step makes them")
         statistics = value.get(_STATISTICS, {})
         if not isinstance(statistics, Mapping) or any(isinstance(number, str) for number in statistics.values()):
             text = f"{self.where}: info[{_STATISTICS!r}] is {_short(statistics)}"
-            self.add(
-                "warning", "info.statistics", text, "it is a dict of names and numbers, given when an episode ends"
-            )
+            self.add("warning", "info.statistics", text, "give a dict of names and numbers there, when an episode ends")
         return value
 
 
@@ -259,5 +258,5 @@ class ObsChecks:
             if not np.array_equal(value, copy, equal_nan=copy.dtype.kind == "f"):
                 key = key_of(path, OBS_KEY)
                 text = f"{self._inspector.where} changed observation {key!r}, which an earlier call had returned{of}"
-                mend = "return a copy; sfactory copies each observation at once, what stores them sees them change"
+                mend = "return a copy: sfactory copies observations at once, but programs that store them see changes"
                 self._inspector.add("warning" if self._size is None else "hint", "obs.shared", text, mend, key)

@@ -115,7 +115,7 @@ def inspect_in_process(spawner: Spawner, factory: EnvFactory, steps: int, seed: 
     except EnvError as error:
         if refusal and where == "its start":
             raise
-        mend = "nothing in an env may end the process (os._exit, a crash in C), or wait without a limit of time"
+        mend = "remove what ends the process (os._exit, a crash in C) or waits without a limit of time"
         report.findings = (*report.findings, Finding("violation", "process", f"{where}: {error}", mend))
     return report
 
@@ -153,7 +153,7 @@ def inspect_env(
     finally:
         gc.unfreeze()
     if printed.lines:
-        mend = "each line costs time, and a run prints those of all its envs: print nothing in steps"
+        mend = "print nothing in steps: each line costs time, and a run prints those of all its envs"
         inspector.add("warning", "prints", f"it prints {printed.lines:,} lines", mend)
     report.times = {name: _times(seconds) for name, seconds in inspector.seconds.items() if seconds}
     report.rewards = inspector.rewards if report.steps else (0.0, 0.0)

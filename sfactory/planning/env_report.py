@@ -89,7 +89,8 @@ def _advice(report: Report, config: Config) -> Iterator[tuple[dict[str, object],
         mend = how if ":" in name else f"""{how}, or --env_kwargs='{{"max_episode_steps": 1000}}'"""
         yield {}, _hint("time_limit", f"no episode ended within {report.steps:,} steps", mend)
     if takes_frameskip(name) and sampling.env_frameskip == 1:
-        yield {}, _hint("frameskip", "it takes env_frameskip, which is 1", "--env_frameskip=4 repeats each action")
+        mend = "train with --env_frameskip=4 to repeat each action"
+        yield {}, _hint("frameskip", "it takes env_frameskip, which is 1", mend)
     if not takes_frameskip(name) and sampling.env_frameskip != 1:
         text = f"--env_frameskip={sampling.env_frameskip} only counts frames: the env does not take it"
         yield {}, _hint("frameskip", text, "give the function in --env a parameter env_frameskip, or leave it out")
@@ -148,7 +149,7 @@ def text_of(report: Report, fit: Fit) -> str:
         for finding in report.of_kind(kind):
             often = f" ({finding.number:,} times)" if finding.number > 1 else ""
             lines += ["", f"{kind} {finding.code}{often}: {_shortened(finding.text, report)}"]
-            lines += [f"  mend: {finding.mend}"] if finding.mend else []
+            lines += [f"  to do: {finding.mend}"] if finding.mend else []
     counts = ", ".join(
         f"{len(found)} {kind}{'s' if len(found) != 1 else ''}"
         for kind in ("violation", "warning", "hint")

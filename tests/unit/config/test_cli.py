@@ -489,5 +489,5 @@ def test_the_printed_config_has_all_values_with_their_sources_and_is_a_config_fi
 def test_a_command_that_lacks_a_flag_says_that_another_has_it() -> None:
     with pytest.raises(ConfigError, match=r"is RLlib's name; here it is --num_epochs of sfactory\.train"):
         read_enjoy_line(["--num_sgd_iter=3"])
-    with pytest.raises(ConfigError, match=r"^--encoder: is a flag of sfactory\.train, .*; leave it out: a run has its"):
+    with pytest.raises(ConfigError, match=r"^--encoder is a flag of sfactory\.train, .*; leave it out: a run has its"):
         read_enjoy_line(["--experiment=one", "--encoder=mine:Net"])

@@ -45,7 +45,7 @@ def test_documented_commands_of_sample_factory_are_read(words: str) -> None:
 
     given = dict(word[2:].split("=") for word in words.split())
     assert resolved.config.run.env == GYMNASIUM_IDS.get(given["env"], given["env"])
-    assert ("--algo=APPO: is what sfactory does in any case; it may be left out" in resolved.warnings) == (
+    assert ("--algo=APPO is what sfactory does in any case; it may be left out" in resolved.warnings) == (
         "algo" in given
     )
     assert resolved.config.run.experiment == given.get("experiment", resolved.config.run.experiment)

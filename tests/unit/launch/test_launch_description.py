@@ -224,7 +224,7 @@ def test_invalid_file_is_refused(text: str, words: str) -> None:
         ([], "--run=:"),
         (["--run=no_such_module:RUNS"], "module 'no_such_module' cannot be imported"),
         (["--run=bad.toml"], "error: a: --gama"),
-        (["--run=absent.toml"], "--run=absent.toml: cannot be read: No such file"),
+        (["--run=absent.toml"], "--run=absent.toml cannot be read: No such file"),
         (["--run=x:Y", "--max_parallel=0"], "--max_parallel=0:"),
         (["--run=x:Y", "--num_gpus=2"], "--num_gpus=2:"),
         (["--run=x:Y", "--num_gpus=1000000000", "--experiments_per_gpu=1"], "--num_gpus=1000000000:"),

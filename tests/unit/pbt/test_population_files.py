@@ -120,5 +120,5 @@ def test_invalid_line_is_refused_with_its_number(tmp_path: Path, line: str) -> N
     with (tmp_path / EVENT_LOG_NAME).open("a") as file:
         file.write(line + "\n")
 
-    with pytest.raises(RunDirError, match=r"population\.jsonl, line 2: is not an event"):
+    with pytest.raises(RunDirError, match=r"population\.jsonl, line 2 is not an event"):
         read_events(tmp_path)
