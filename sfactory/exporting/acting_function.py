@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
-from collections.abc import Collection, Mapping, Sequence
+import logging
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -158,17 +161,27 @@ def torch_export_bytes(function: ActingFunction, facts: Mapping[str, str], flag:
     return buffer.getvalue()
 
 
+@contextlib.contextmanager
+def _without_remarks() -> Iterator[None]:
+    """Leave out what torch and onnxscript print about their own steps; what fails is raised."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        logging.disable(disabled)
+
+
 def onnx_bytes(function: ActingFunction, facts: Mapping[str, str], flag: str) -> bytes:
     """An ONNX model, with ``facts`` as its metadata. Raises ConfigError if a package is missing, and as ``traced``."""
     for package in ("onnx", "onnxscript"):
         required(package, flag, "onnx")
-    program = torch.onnx.export(
-        traced(function, flag),
-        input_names=list(function.inputs),
-        output_names=function.outputs,
-        dynamo=True,
-        verbose=False,
-    )
+    graph = traced(function, flag)
+    with _without_remarks():
+        program = torch.onnx.export(
+            graph, input_names=list(function.inputs), output_names=function.outputs, dynamo=True, verbose=False
+        )
     assert program is not None
     program.model.metadata_props.update(facts)
     data: bytes = program.model_proto.SerializeToString()

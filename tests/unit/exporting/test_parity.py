@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 from collections.abc import Callable, Mapping
 from functools import reduce
 from operator import getitem
@@ -212,7 +213,10 @@ def exported(kind: str, model: ActorCritic, config: ModelConfig, folder: Path) -
         for name in (OF_MLPS if kind == "numpy" else CASES)
     ],
 )
-def test_an_exported_policy_does_the_same_for_a_thousand_steps(kind: str, name: str, tmp_path: Path) -> None:
+def test_an_exported_policy_does_the_same_for_a_thousand_steps(
+    kind: str, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     env, model, config = policy_of(CASES[name])
     compared = Compared(model, exported(kind, model, config, tmp_path), env)
     player = Player(env, model.spec, compared, show_nothing, name=name)
@@ -222,6 +226,7 @@ def test_an_exported_policy_does_the_same_for_a_thousand_steps(kind: str, name: 
 
     print(f"{kind} {name}: largest deviation {compared.deviation:.1e} of 1 + |value|")  # pytest -rP shows it
     assert compared.steps >= STEPS
+    assert caplog.messages == []  # torch.onnx and onnxscript would say what each of their steps did
 
 
 @pytest.mark.parametrize("name", ["conv", "gru"])
