@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -87,7 +88,7 @@ class EnvRestarter:
         self.resetting, self.begin_work = row.begin_reset, row.begin_work
         self._in_vain: dict[int, int] = {}  # by env: how often it failed without a good step in between
         self._seeds = 0
-        self._logged_traceback = False
+        self._raised: dict[object, int] = {}  # by cause: how often in this process
 
     def restart(self, env: int, error: BaseException, recreate: Callable[[int], None]) -> None:
         """Call ``recreate`` with a seed until it does not raise, because env ``env`` of the actor raised ``error``.
@@ -133,12 +134,16 @@ class EnvRestarter:
             ) from error
         self._row.add("env_restarts", 1)
         self._in_vain[env] = self._in_vain.get(env, 0) + 1
+        cause = _cause_of(error)
+        times = self._raised[cause] = self._raised.get(cause, 0) + 1
+        if times & (times - 1):  # the second, the fourth, the eighth, ... are logged
+            return
+        shown = f"; so {times} times by now, and others are only counted"
         _log.warning(
             "env %d of %s raised %s; it is recreated (%d of --max_env_restarts=%d), and its episode is discarded%s",
             *(env, self._actor, text, restarts + 1, self._most),
-            "" if self._logged_traceback else f"\n{traceback_of(error).rstrip()}",
+            shown if times > 1 else f"\n{traceback_of(error).rstrip()}",
         )
-        self._logged_traceback = True
 
     def _wait(self, env: int) -> None:
         deadline = Deadline(min(FIRST_WAIT_S * 2 ** (self._in_vain[env] - 1), LONGEST_WAIT_S))
@@ -178,6 +183,12 @@ class BadDataCounter:
                     "reset (--max_bad_env_data=%s of the steps; others like it are only counted)",
                     *(env, self._actor, flaw, self._most),
                 )
+
+
+def _cause_of(error: BaseException) -> tuple[object, ...]:
+    """What is the same for errors of one kind that one line has raised."""
+    passed = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    return type(error), *passed[-1:]
 
 
 def _line_of(error: BaseException) -> str:

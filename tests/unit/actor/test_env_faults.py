@@ -217,15 +217,17 @@ def test_too_many_restarts_end_with_the_envs_traceback_and_a_line_with_env_count
     assert record.counts() == (5, 0)
 
 
-def test_each_failure_is_logged_in_one_line_and_the_first_with_its_traceback(
+def test_each_cause_is_logged_with_one_traceback_and_then_ever_more_rarely(
     waits: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
-    split, _, slots = make_split([ScriptedEnv(), failing(1), failing(3)], EnvStock())
+    split, record, slots = make_split([ScriptedEnv(), failing(1), *(failing(3) for _ in range(3))], EnvStock())
 
     play(split, slots[:1])
 
-    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
-    assert ["Traceback" in record.getMessage() for record in caplog.records] == [True, False]
+    assert record.counts()[0] == 4
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 3
+    assert ["Traceback" in record.getMessage() for record in caplog.records] == [True, False, False]
+    assert "4 times by now" in caplog.messages[2]
     assert caplog.messages[0].startswith("env 1 of sf-actor-0 raised Broken: step 1 fails; it is recreated (1 of ")
     assert caplog.messages[1].startswith("env 2 of sf-actor-0 raised Broken: step 3 fails; it is recreated (2 of ")
 
