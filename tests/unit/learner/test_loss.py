@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.exc import TorchDynamoException
 
 from sfactory.action_heads import BoxHead, DiscreteHead
 from sfactory.config.flags import config_of
@@ -19,6 +20,7 @@ from sfactory.errors import ConfigError
 from sfactory.layout import Layout
 from sfactory.learner.batch import Batch
 from sfactory.learner.loss import LossFunction
+from sfactory.learner.minibatches import Minibatch
 from sfactory.learner.staging import Staging
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.planning.plan import plan_run
@@ -312,3 +314,22 @@ def test_vtrace_values_the_observation_after_the_rollout_with_the_memory_of_the_
     with torch.no_grad():
         after = model({"obs": batch.obs["obs"][-1]}, batch.rnn_states[-1]).value
     torch.testing.assert_close(returns[-1], batch.rewards[-1] + 0.9 * after, rtol=1e-4, atol=1e-5)
+
+
+def test_where_torch_compile_fails_it_is_said_once_and_the_loss_is_computed_without_it(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*arguments: object) -> None:
+        raise TorchDynamoException("no compiler\nand much more")
+
+    monkeypatch.setattr(torch, "compile", lambda whole: failing)
+    model, losses = model_of(), []
+    minibatch = Minibatch(mixed_batch(model, seed=0), None)
+    for torch_compile in (False, True):
+        objective = LossFunction(model, VTRACE, None, None, torch_compile)
+        for _ in range(2):
+            (part,) = objective.parts(minibatch, 0, exploration=0.01, kl=None)
+            losses.append(part.loss.item())
+
+    assert len(set(losses)) == 1
+    assert [text.partition("since")[2] for text in caplog.messages] == [" it failed: no compiler"]
