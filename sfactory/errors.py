@@ -175,6 +175,11 @@ def named(error: BaseException) -> str:
     return clean(f"{type(error).__name__}: {said}" if said else type(error).__name__)
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an exception of a library says, or its type."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 def traceback_of(error: BaseException) -> str:
     """The traceback of ``error``, clean; if memory is exhausted, the last line says so and what to do."""
     text, said = clean("".join(map(clean, traceback.format_exception(error))), MOST_OF_REPORT), named(error)

@@ -17,6 +17,7 @@ from torch import Tensor
 from sfactory.algo import losses
 from sfactory.algo.returns import Targets, gae
 from sfactory.config.schema import AlgoConfig
+from sfactory.errors import first_line
 from sfactory.learner.auxiliary import AuxiliaryTask
 from sfactory.learner.batch import Batch
 from sfactory.learner.minibatches import Minibatch
@@ -272,8 +273,7 @@ def _compiled(whole: _Whole) -> _Whole:
                     # As tensors: a number is a constant of what is compiled, and a schedule would compile repeatedly.
                     return compiled(minibatch, divisor, _on(divisor, weights))
             except TorchDynamoException as error:
-                cause = (str(error).splitlines() or [type(error).__name__])[0]
-                _log.warning("--torch_compile: the loss is computed without it, since it failed: %s", cause)
+                _log.warning("--torch_compile: the loss is computed without it, since it failed: %s", first_line(error))
                 compiled = None
         return whole(minibatch, divisor, weights)
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
 from sfactory.clock import BLOCK_S, Deadline, now
-from sfactory.errors import RankLost
+from sfactory.errors import RankLost, first_line
 from sfactory.ranks.place import START_S, Place
 from sfactory.ranks.ranks import SeveralRanks
 
@@ -179,4 +179,4 @@ class DistributedRanks(SeveralRanks):
 
 def _first_line(error: BaseException) -> str:
     """Without the place in gloo's source, which it begins with."""
-    return re.sub(r"^\[\S+\] ", "", (str(error).splitlines() or [type(error).__name__])[0])
+    return re.sub(r"^\[\S+\] ", "", first_line(error))

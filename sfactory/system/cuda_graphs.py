@@ -12,6 +12,8 @@ from typing import Protocol, TypeVar
 
 import torch
 
+from sfactory.errors import first_line
+
 R = TypeVar("R")
 
 WARM_UPS = (
@@ -23,7 +25,7 @@ def first_cause(error: BaseException) -> str:
     """Why a recording failed, in one line: the end of a failed capture fails, too."""
     while error.__context__ is not None:
         error = error.__context__
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    return first_line(error)
 
 
 class Recorder(Protocol):
