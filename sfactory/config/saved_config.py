@@ -36,6 +36,11 @@ SUMMARY_NAME, LOG_NAME = "summary.json", "sf_log.txt"
 FORMAT_VERSION = 1
 
 
+def checkpoint_folder(run_dir: Path, policy: int) -> Path:
+    """The folder of one policy's checkpoints in that of its run."""
+    return run_dir / f"checkpoint_p{policy}"
+
+
 def _names(*sections: type) -> frozenset[str]:
     return frozenset(field.name for section in sections for field in dataclasses.fields(section))
 

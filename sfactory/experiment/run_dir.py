@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sfactory import atomic
-from sfactory.config.saved_config import LOG_NAME, RUN_NAME, SUMMARY_NAME
+from sfactory.config.saved_config import LOG_NAME, RUN_NAME, SUMMARY_NAME, checkpoint_folder
 from sfactory.errors import CannotSaveError, Refused, RunDirError
 from sfactory.experiment.provenance import WorkingTree, local_time, session_facts
 from sfactory.process.signals import signals_held_back
@@ -138,7 +138,7 @@ class RunDir:
 
     def checkpoint_dir(self, policy: int) -> Path:
         """The folder of one policy's checkpoints."""
-        return self.path / f"checkpoint_p{policy}"
+        return checkpoint_folder(self.path, policy)
 
     def write_run_json(self, status: Status, *, argv: Sequence[str], seed: int | None) -> None:
         """Record this session under ``status``: its facts at the top, and those of all sessions in ``sessions``.

@@ -16,7 +16,7 @@ from sfactory.checkpoint.directory import CheckpointDir, Kind, Loaded
 from sfactory.checkpoint.file import Unusable, read
 from sfactory.config.commands import PolicyFlags
 from sfactory.config.flags import assigned, config_of, did_you_mean, values_of
-from sfactory.config.saved_config import CONFIG_NAME, read_config
+from sfactory.config.saved_config import CONFIG_NAME, checkpoint_folder, read_config
 from sfactory.config.schema import Config
 from sfactory.config.trust import NETWORKS, untrusted
 from sfactory.config.validation import check_env_name, find_problems
@@ -66,7 +66,7 @@ class SavedPolicy:
         require_same_env(config, wanted.env)
         require_trusted_networks(config, run_dir / CONFIG_NAME, wanted.trust_run_dir)
         _check_policy(run_dir, wanted.policy_index)
-        directory = CheckpointDir(run_dir / f"checkpoint_p{wanted.policy_index}", config.checkpoint.keep_checkpoints)
+        directory = CheckpointDir(checkpoint_folder(run_dir, wanted.policy_index), config.checkpoint.keep_checkpoints)
         loaded = _load(directory, wanted.load_checkpoint_kind, wanted.checkpoint_env_steps)
         state = SavedState.of(loaded.payload, loaded.path)
         return SavedPolicy(config, loaded.path, state, run_dir / CONFIG_NAME, wanted)._of_actor()
@@ -77,7 +77,7 @@ class SavedPolicy:
 
         Damaged ones are skipped with a warning. Otherwise raises as ``load``.
         """
-        directory = CheckpointDir(Path(wanted.train_dir) / wanted.experiment / f"checkpoint_p{wanted.policy_index}", 1)
+        directory = CheckpointDir(checkpoint_folder(Path(wanted.train_dir) / wanted.experiment, wanted.policy_index), 1)
         kinds: tuple[Kind, ...] = ("latest", "milestone", "best")
         found = {steps: kind for kind in kinds for steps in directory.env_steps_of(kind)}
         if not found:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sfactory.checkpoint.directory import CheckpointDir, Kind
 from sfactory.config.flags import assigned, did_you_mean
-from sfactory.config.saved_config import CONFIG_NAME
+from sfactory.config.saved_config import CONFIG_NAME, checkpoint_folder
 from sfactory.config.schema import PARTS, Config
 from sfactory.errors import ConfigError
 from sfactory.learner.checkpointing import SavedState
@@ -46,7 +46,7 @@ def initial_weights(config: Config, shapes: Shapes) -> InitialWeights | None:
     assert form is not None, "any text but the empty one has the form"
     run_dir = _run_dir(form[1], Path(config.run.train_dir), named)
     kind = cast(Kind, form[3] or "latest")
-    directory = CheckpointDir(run_dir / f"checkpoint_p{form[2] or 0}", config.checkpoint.keep_checkpoints)
+    directory = CheckpointDir(checkpoint_folder(run_dir, int(form[2] or 0)), config.checkpoint.keep_checkpoints)
     loaded = directory.load(kind)
     if loaded is None:
         raise ConfigError([f"{named}: {directory.path} holds no {kind} checkpoint"])

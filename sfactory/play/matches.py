@@ -20,6 +20,7 @@ from sfactory.actor.opponents import sides_of
 from sfactory.checkpoint.directory import CheckpointDir, Kind
 from sfactory.config.commands import MatchConfig, PolicyFlags
 from sfactory.config.flags import shown
+from sfactory.config.saved_config import checkpoint_folder
 from sfactory.env.lifecycle import close_env
 from sfactory.env.multi_agent import AgentsEnv
 from sfactory.errors import ConfigError
@@ -131,7 +132,7 @@ def _contestants(run: str, config: MatchConfig) -> Iterator[Contestant]:
     else:
         newest = _contestant(run, replace(wanted, load_checkpoint_kind=cast(Kind, kind)))
         if form[2] is None:
-            milestones = CheckpointDir(folder / f"checkpoint_p{policy}", 1).env_steps_of("milestone")
+            milestones = CheckpointDir(checkpoint_folder(folder, policy), 1).env_steps_of("milestone")
             older = [env_steps for env_steps in milestones if env_steps != newest.saved.state.env_steps]
             chosen = np.linspace(0, len(older) - 1, min(config.snapshots, len(older))).round().astype(int)
             steps = [older[place] for place in chosen]
