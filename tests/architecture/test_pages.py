@@ -11,33 +11,51 @@ from pathlib import Path
 import pytest
 
 from sfactory.config.resolve import read_command_line
+from sfactory.errors import ConfigError
 from tests.architecture.test_pointers import LINK, POINTER
-from tests.support.pages import blocks, to_module
+from tests.support.pages import blocks, commands
 from tests.support.source import ROOT, code, documents
 
-PAGES = [
-    path
-    for path in documents()
-    if path.startswith(("docs/tutorials/", "docs/coming_from/", "docs/quickstart", "docs/troubleshooting"))
-]
+# Flags that print, and names that stand for others.
+LEFT_OUT = ("--help", "--print_config", "--env=NAME")
 SHORTEST = 8  # characters of a part of a message that is looked for
 
 
-@pytest.mark.parametrize("path", PAGES)
-def test_trainings_of_a_page_are_accepted_with_its_own_code(
-    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def trainings(path: str) -> Iterator[list[str]]:
+    """The words of each training of the page that tells its env, with the code and settings that are there."""
+    for name, words in commands(documents()[path]):
+        joined = " ".join(words)
+        settings = re.findall(r"--config=(\S+)", joined)
+        needed = [*settings, *(f"{module}.py" for module in re.findall(r"\bmy_\w+(?=:|\.py)", joined))]
+        left_out = any(map(joined.__contains__, LEFT_OUT)) or not all(map(os.path.exists, needed))
+        if name == "train" and ("--env=" in joined or settings) and not left_out:
+            yield words
+
+
+def test_trainings_of_all_pages_are_accepted_with_their_own_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "docs").symlink_to(ROOT / "docs")
-    monkeypatch.setattr("sfactory.config.validation.lack_of_family", lambda family: "")
-    for block in blocks(path):
-        if block.file:
-            (tmp_path / block.file).write_text(block.text, encoding="utf-8")
-        for command in block.commands:
-            settings = re.findall(r"--config=(\S+)", command)  # commands before it write those that are not there
-            if command.startswith("sfactory train ") and all(map(os.path.exists, settings)):
-                read_command_line(to_module(command)[1])
+    monkeypatch.setattr("sfactory.config.validation.lack_of_family", lambda family: "")  # its package is not installed
+    accepted, refused = dict[str, int](), []
+    for number, path in enumerate(documents()):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "docs").symlink_to(ROOT / "docs")
+        monkeypatch.chdir(folder)
+        monkeypatch.syspath_prepend(folder)
+        for block in blocks(path):
+            if block.file:
+                (folder / block.file).write_text(block.text, encoding="utf-8")
+        for words in [] if path.startswith("docs/examples/") else trainings(path):
+            try:
+                read_command_line(words)
+                accepted[path] = accepted.get(path, 0) + 1
+            except ConfigError as error:
+                refused.append(f"{path}: {' '.join(words)}: {error}")
+
+    assert refused == []
+    assert sum(accepted.values()) >= 60
+    assert len(accepted) >= 20
 
 
 def strings() -> Iterator[str]:

@@ -14,7 +14,7 @@ from sfactory.config.argv import ALGO, CONFIG, PRINT_CONFIG, scan
 from sfactory.config.commands import export_flags, page_flags
 from sfactory.config.enjoy import enjoy_flags
 from sfactory.config.flags import all_flags
-from tests.support.markdown import MODULES, blocks, commands
+from tests.support.pages import MODULES, commands, python_of
 from tests.support.source import ROOT, documents
 
 # `path/file.py`, `path/file.py:Class.method` and `path/test_file.py::test_name`.
@@ -120,8 +120,8 @@ def test_commands_of_documents_are_valid() -> None:
 
 
 def test_code_of_documents_can_be_compiled() -> None:
-    for path, text in documents().items():
-        for number, block in enumerate(blocks(text, "python"), 1):
+    for path in documents():
+        for number, block in enumerate(python_of(path), 1):
             compile(block, f"{path}, block {number}", "exec")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from pathlib import Path
 
@@ -16,12 +15,12 @@ from sfactory.errors import ExitCode
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.spec import EnvSpec
 from tests.support.hub_server import TOKEN, hub_server
+from tests.support.pages import blocks, python_of
 from tests.support.saved_run import checkpoints, payload, save_run
-from tests.support.source import documents
 from tests.support.warm_process import finished
 
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", documents()["docs/export.md"], re.DOTALL | re.MULTILINE)
-COMMANDS = [line for kind, text in BLOCKS if not kind for line in text.splitlines()]
+PAGE = "docs/export.md"
+COMMANDS = [command for block in blocks(PAGE) for command in block.commands]
 
 
 @pytest.mark.long
@@ -48,7 +47,7 @@ def test_every_command_and_all_code_of_the_page_run(tmp_path: Path, monkeypatch:
         assert "policy.safetensors was not downloaded" in other.stderr
     names: dict[str, object] = {}
     actions = []
-    for code in (text for kind, text in BLOCKS if kind == "python"):
+    for code in python_of(PAGE):
         exec(code, names)
         actions.append(names["action"])
 

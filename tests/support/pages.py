@@ -1,4 +1,4 @@
-"""Runs the blocks of a page of docs in order: files are written, commands are run, and shown output is compared."""
+"""Blocks and commands of the documents. Runs the blocks of a page in order, and compares what they print with it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ from tests.support.warm_process import environment, finished
 _FILES = ("python", "toml")
 _NAME = re.compile(r"# (\w+\.(?:py|toml))\n")
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+MODULES = {name: command.module.removeprefix("sfactory.") for name, command in SUBCOMMANDS.items()}
+_COMMAND = re.compile(r"python (?:-m sfactory\.([\w.-]+)|(scripts/\w+\.py))((?: [^`\n]*)?)")
+_SHORT = re.compile(r"(?<=`)sfactory (?=[a-z])([\w-]+)")
 # Commands that set a machine up, or need what a test machine may lack.
 _LEFT_OUT = ("pip ", "python3 -m venv", "tensorboard ")
 _COLD = ("sfactory.plot",)  # what the warm process has not imported
@@ -47,7 +50,26 @@ def blocks(path: str) -> list[Block]:
     return [Block(kind, text) for kind, text in _BLOCK.findall(documents()[path])]
 
 
-def to_module(command: str) -> tuple[str, list[str]]:
+def python_of(path: str) -> list[str]:
+    """The blocks of Python of the page ``path``."""
+    return [block.text for block in blocks(path) if block.kind == "python"]
+
+
+def commands(text: str) -> Iterator[tuple[str, list[str]]]:
+    """What each command of a page runs, a module of sfactory ("train") or a script ("scripts/bench.py"), and its words.
+
+    Commands have the form ``python -m sfactory.train``, or in blocks and as code ``sfactory train``. One that does not
+    exist is given as it is. Words that end in "..." are left out, and so are variables of a shell.
+    """
+    text = re.sub(r"\$seed|SEED", "1", re.sub(r"\\\n\s*", "", text))
+    text = _BLOCK.sub(lambda block: re.sub(r"^sfactory ", "`sfactory ", block[0], flags=re.MULTILINE), text)
+    text = _SHORT.sub(lambda short: f"python -m sfactory.{MODULES.get(short[1], short[1])}", text)
+    for module, script, arguments in _COMMAND.findall(text):
+        words = shlex.split(arguments, comments=True)
+        yield module or script, [word for word in words if not word.startswith("$") and not word.endswith("...")]
+
+
+def _to_module(command: str) -> tuple[str, list[str]]:
     """The module and the words of a command of sfactory: ``sfactory train ...`` or ``python -m sfactory.train ...``."""
     words = shlex.split(command)
     if words[:2] == ["python", "-m"]:
@@ -60,7 +82,7 @@ def _printed(command: str, folder: Path) -> str:
     """What ``command`` prints in ``folder``, which has to end well."""
     words = shlex.split(command)
     if words[0] == "sfactory" or words[:2] == ["python", "-m"]:
-        module, words = to_module(command)
+        module, words = _to_module(command)
         argv = [sys.executable, "-m", module, *words]
     else:
         module, argv = "", [sys.executable if words[0] == "python" else words[0], *words[1:]]
