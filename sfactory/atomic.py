@@ -168,8 +168,8 @@ def _removed_if_stale(path: Path) -> bool:
         fd = os.open(path, os.O_RDONLY | open_flags("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC"))
         try:
             lock(fd)
-            path.unlink()
-            return True
         finally:
             os.close(fd)
+        path.unlink()  # now, as Windows removes no open file
+        return True
     return False

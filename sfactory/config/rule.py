@@ -11,6 +11,7 @@ from typing import Any
 
 from sfactory.config.flags import all_flags, values_of
 from sfactory.config.schema import Config
+from sfactory.system.operating_system import LINUX, NAME
 
 WAITING = ("async_rl", "num_batches_to_accumulate")
 
@@ -69,10 +70,11 @@ def idle_unless(
 
 def excludes(name: str, other: str, why: str) -> Rule:
     """A rule that is broken where both flags are on."""
+    advice = "leave one of the two out"
+    if other == "serial_mode" and not LINUX:  # where it is the default
+        advice = f"leave this out, as the processes of a run need Linux, and this is {NAME}"
     return refuse(
-        (name, other),
-        lambda config: bool(_value(config, name) and _value(config, other)),
-        f"{why}: leave one of the two out",
+        (name, other), lambda config: bool(_value(config, name) and _value(config, other)), f"{why}: {advice}"
     )
 
 

@@ -175,7 +175,7 @@ RUN_RULES = (
         lambda config: config.checkpoint.save_milestones_sec != -1 and config.checkpoint.save_milestones_sec <= 0,
         "must be greater than 0, or -1 to save no milestones",
     ),
-    excludes("serial_mode", "benchmark", "a benchmark measures the processes of a run, and serial mode has none"),
+    excludes("benchmark", "serial_mode", "a benchmark measures the processes of a run, and serial mode has none"),
     needs("sampler_only", "benchmark", "only a benchmark samples without training"),
     needs("benchmark_stage", "benchmark", "only a benchmark measures a stage"),
     refuse(

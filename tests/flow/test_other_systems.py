@@ -25,13 +25,17 @@ TRAIN = [
 # All in one process, which imports torch once.
 ALL = """
 import json
+import pathlib
 from sfactory.__main__ import main
 from sfactory.config.flags import all_flags
 
 assert all_flags()["serial_mode"].default is True
 small = ["--env=CartPole-v1", "--experiment=run", "--num_envs_per_worker=8", "--rollout=16", "--batch_size=256"]
 assert main(["train", *small, "--num_workers=1", "--train_for_env_steps=2000"]) == 0
+pathlib.Path("train_dir/run/checkpoint_p0/.tmp-1-dead").touch()
 assert main(["train", *small, "--num_workers=1", "--train_for_env_steps=3000"]) == 0
+assert not list(pathlib.Path("train_dir/run/checkpoint_p0").glob(".tmp-*"))
+assert main(["train", *small, "--benchmark=True"]) == 2
 assert main(["train", *small, "--num_workers=1", "--serial_mode=False", "--restart_behavior=restart"]) == 2
 assert main(["enjoy", "--experiment=run", "--max_num_episodes=1", "--no_render=True"]) == 0
 assert main(["evaluate", "--experiment=run", "--episodes=3", "--workers=2", "--seed=1"]) == 0
@@ -63,8 +67,10 @@ def test_windows_does_all_that_serial_mode_does(tmp_path: Path) -> None:
     assert evaluated["episodes"] == 3
     assert checked["violations"] == []
     assert acted["action"] in (0, 1)
+    assert "--benchmark=True: a benchmark measures the processes of a run" in done.stderr
+    assert "leave this out, as the processes of a run need Linux, and this is Windows" in done.stderr
     assert "this is Windows; train in one process: --serial_mode=True" in done.stderr
-    assert done.stderr.count("need Linux, and this is Windows") == 2  # once for each training
+    assert done.stderr.count("need Linux, and this is Windows") == 3  # once for each training, and in the refusal
 
 
 @pytest.mark.long

@@ -79,7 +79,7 @@ BROKEN: list[Row] = [
     ("continuous_distribution", {"normalize_actions": False, "continuous_distribution": "squashed"}),
     ("normalize_input_keys", {"normalize_input": False, "normalize_input_keys": ("obs",)}),
     ("normalize_input_clip", {"normalize_input": False, "normalize_input_clip": 10.0}),
-    ("serial_mode", {"serial_mode": True, "benchmark": True}),
+    ("benchmark", {"serial_mode": True, "benchmark": True}),
     ("policy_workers_per_policy", {"serial_mode": True, "num_workers": 2, "policy_workers_per_policy": 2}),
     ("autotune", {"autotune": True, "serial_mode": True}),
     ("autotune", {"autotune": True, "benchmark": True, "benchmark_stage": "env"}),

@@ -76,28 +76,37 @@ def _without_folders(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _add_windows() -> None:
-    """Windows' locks, its C library, and its rule that an open file is not renamed. Python's code for Windows that
-    starts programs is not here, so there are none."""
+    """Windows' locks, its C library, and its rule that an open file is neither renamed nor removed.
+
+    Python's code for Windows that starts programs is not here, so there are none.
+    """
     locks = types.ModuleType("msvcrt")
     vars(locks).update(LK_NBLCK=2, locking=lambda fd, mode, nbytes: None)
     sys.modules["msvcrt"] = locks
-    load, replace = ctypes.CDLL, os.replace
+    load, replace, unlink = ctypes.CDLL, os.replace, os.unlink
 
     def library(name: str | None, *arguments: Any, **keywords: Any) -> ctypes.CDLL:
         if name is None:
             raise TypeError("this system has no such library")
         return load(None if name == "ucrtbase" else name, *arguments, **keywords)
 
-    def renamed(source: Any, target: Any) -> None:
+    def require_closed(path: Any) -> None:
         files = {os.path.realpath(f"/dev/fd/{fd}") for fd in range(3, 256) if os.path.exists(f"/dev/fd/{fd}")}
-        if os.path.realpath(source) in files:
-            raise PermissionError(errno.EACCES, "the file is open", str(source))
+        if os.path.realpath(path) in files:
+            raise PermissionError(errno.EACCES, "the file is open", str(path))
+
+    def renamed(source: Any, target: Any) -> None:
+        require_closed(source)
         replace(source, target)
+
+    def removed(path: Any) -> None:
+        require_closed(path)
+        unlink(path)
 
     def started(command: Any, *arguments: Any, **keywords: Any) -> None:
         raise FileNotFoundError(errno.ENOENT, "there is no such program", str(command))
 
-    ctypes.CDLL, os.replace = library, renamed  # type: ignore[misc, assignment]
+    ctypes.CDLL, os.replace, os.unlink = library, renamed, removed  # type: ignore[misc, assignment]
     subprocess.Popen = started  # type: ignore[misc, assignment]
 
 
