@@ -6,6 +6,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+TRAINS := $(VENV)/.installed_to_train
 
 # A new name each time, so that `make train` trains again instead of reporting that the last run is finished.
 # Resume a run with: make train EXPERIMENT=<its name>
@@ -20,17 +21,20 @@ BENCH_FLAGS := --num_workers=2 --num_envs_per_worker=256 --rollout=32 --batch_si
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 18
 
-$(STAMP): setup.py constraints.txt
+# Training needs less than the tests, which need all: where that is installed, nothing else has to be.
+$(STAMP): EXTRA := dev
+$(TRAINS): EXTRA := video
+$(STAMP) $(TRAINS): setup.py constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "sfactory needs Python 3.11 or newer, and '$(PYTHON)' is older or cannot be run: make PYTHON=/path/to/python3.11 ..." >&2; exit 2; }
 	test -x $(VENV)/bin/pip || "$(PYTHON)" -m venv --clear $(VENV)
 	@echo "installing sfactory and the packages it needs into $(VENV): some minutes, without output"
-	$(PY) -m pip install --disable-pip-version-check -q -e '.[dev]' -c constraints.txt
+	$(PY) -m pip install --disable-pip-version-check -q -e '.[$(EXTRA)]' -c constraints.txt
 	@touch $@
 
 setup: $(STAMP)  ## make .venv and install sfactory into it (again when setup.py or constraints.txt change)
 
-train: $(STAMP)  ## train CartPole-v1 with all processes and print the result
+train: $(if $(wildcard $(STAMP)),$(STAMP),$(TRAINS))  ## train CartPole-v1 with all processes and print the result
 	$(PY) -m sfactory.train --env=CartPole-v1 --experiment=$(EXPERIMENT) $(TRAIN_FLAGS)
 	@echo "The run is in train_dir/$(EXPERIMENT); play it with: $(PY) -m sfactory.enjoy --experiment=$(EXPERIMENT)" >&2
 
