@@ -122,5 +122,6 @@ def _require_fit(
     raise CheckpointError(
         f"{path} does not fit {' or '.join([assigned('env', config.run.env), *parts])} as it is now: "
         f"{'; '.join(lines[:_SHOWN])}{more}. Give the run the env and --env_kwargs{own} that it was trained with, or "
-        "start a new one with another --experiment. Nothing was changed."
+        "start a new one: with another --experiment, or with --restart_behavior=restart, which renames this one. "
+        "Nothing was changed."
     )

@@ -168,6 +168,10 @@ _AFTER_RAISING = {
 }
 
 
+def _in_obs(path: tuple[object, ...]) -> str:
+    return "obs" + "".join(f"[{step!r}]" for step in path)
+
+
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:80]}..."
@@ -217,7 +221,7 @@ class ObsChecks:
                 add("violation", code, f"{where}: observation {key!r} {flaw.text}", mend, key)
                 continue
             value = reduce(getitem, path, obs)
-            self._check_values(key, value, leaf, where)
+            self._check_values(key, path, value, leaf, where)
             if isinstance(value, np.ndarray):
                 kept.append((path, value.copy()))
         self._kept[of] = obs, kept
@@ -227,10 +231,12 @@ class ObsChecks:
         with contextlib.suppress(LookupError, TypeError, ValueError):
             array, dtype = np.asarray(reduce(getitem, path, obs)), np.dtype(leaf.dtype)
             if array.shape[self._size is not None :] == leaf.shape and not np.can_cast(array.dtype, dtype, "same_kind"):
-                return f"return obs.astype(np.{dtype}), or give observation_space dtype=np.{array.dtype}"
+                return f"return {_in_obs(path)}.astype(np.{dtype}), or give its space dtype=np.{array.dtype}"
         return ""
 
-    def _check_values(self, key: str, value: Any, leaf: spaces.Space[Any], where: str) -> None:
+    def _check_values(
+        self, key: str, path: tuple[object, ...], value: Any, leaf: spaces.Space[Any], where: str
+    ) -> None:
         """Check what Gymnasium's spaces promise and a network could do without, of a leaf without other flaws."""
         add, values = self._inspector.add, np.asarray(value)
         low, high = self.ranges.get(key, (math.inf, -math.inf))
@@ -239,7 +245,7 @@ class ObsChecks:
         if isinstance(leaf, spaces.Box):
             if isinstance(value, np.ndarray | np.generic) and not np.can_cast(value.dtype, leaf.dtype):
                 text = f"{where}: observation {key!r} has dtype {value.dtype}, and its space {leaf.dtype}"
-                add("violation", "obs.dtype", text, f"return obs.astype(np.{leaf.dtype})", key)
+                add("violation", "obs.dtype", text, f"return {_in_obs(path)}.astype(np.{leaf.dtype})", key)
             outside = (values < leaf.low) | (values > leaf.high)
         elif isinstance(leaf, spaces.MultiBinary):
             outside = (values != 0) & (values != 1)

@@ -51,6 +51,7 @@ def checked_model(spec: EnvSpec, config: ModelConfig) -> ActorCritic:
             obs = model.obs_normalizer.forward(obs)
         towers: list[Any] = [model.tower, model.critic_tower] if spec.reads_apart else [model.tower]
         for tower, name in itertools.product(towers, own_parts(config)):
+            read = obs
             try:
                 read = tower.read(obs) if spec.reads_apart else obs
                 _check(_part(name, tower, read, spec), spec.num_agents > 1)
@@ -58,7 +59,8 @@ def checked_model(spec: EnvSpec, config: ModelConfig) -> ActorCritic:
             except _Problem as problem:
                 raise refusal(name, config, str(problem)) from None
             except Exception as error:  # the user's code may raise anything
-                raise refusal(name, config, f"raised {named(error)}{raised_at(error)}") from error
+                there = f"; obs has {', '.join(map(repr, read))}" if isinstance(error, KeyError) else ""
+                raise refusal(name, config, f"raised {named(error)}{raised_at(error)}{there}") from error
     if model.state_size and not config.use_rnn:
         raise ConfigError(
             [f"{assigned('model', config.model)} has a memory (state_size {model.state_size}): add --use_rnn=True"]
