@@ -214,7 +214,7 @@ class ObsChecks:
                     add("violation", "obs.mask", f"{where}: observation {key!r} {flaw.text}", mend, key)
                 continue
             if flaw is not None:
-                mend = self._dtype_mend(obs, path, leaf)
+                mend = self._dtype_mend(obs, path, leaf) or "return what its space describes, or correct the space"
                 if flaw.text == NOT_FINITE:
                     mend = "find where it is divided by 0 or overflows"
                 code = "obs.finite" if flaw.text == NOT_FINITE else "obs.form"

@@ -125,7 +125,7 @@ def test_only_an_observation_of_the_right_shape_gets_advice_on_its_dtype() -> No
         (finding,) = [each for each in examined(f"{HERE}:Flawed", flaw=flaw)[0].findings if each.code == "obs.form"]
         mends[flaw] = finding.mend
 
-    assert mends["shape"] == ""
+    assert mends["shape"] == "return what its space describes, or correct the space"
     assert mends["complex"].startswith("return obs.astype(np.float32)")
 
 
