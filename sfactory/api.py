@@ -31,6 +31,8 @@ from sfactory.errors import UNDER_MAIN_GUARD, ConfigError, ExitCode, Refused
 from sfactory.experiment.summary import Result, Summary
 from sfactory.process.command import importing_torch
 from sfactory.process.signals import Interrupted, Interrupts, process_name, set_process_name
+from sfactory.ranks.place import ONE_RANK
+from sfactory.ranks.rules import for_rank
 from sfactory.system.cores import NATIVE, set_for_children
 from sfactory.system.streams import open_standard_streams
 
@@ -182,7 +184,7 @@ def sampler(
     _require_suitable_process("sfactory.sampler")
     given = {**{name: value for name, value in {"env": env, "encoder": encoder}.items() if value}, **flags}
     own = {"restart_behavior": "restart", "num_batches_per_epoch": 1}  # no run is resumed; a batch has batch_size steps
-    resolved = read_command_line(words_of({**own, **given}))
+    resolved = for_rank(read_command_line(words_of({**own, **given})), ONE_RANK)
     report = resolved.config.report
     with importing_torch("" if report.quiet else f"sampling {resolved.config.run.env}"):
         from sfactory.process.spawn import Spawner
@@ -209,7 +211,7 @@ def _checked_run(
     with _open_streams():
         _require_suitable_process(called)
         arguments = _arguments(flags)
-        resolved = read_command_line(arguments)
+        resolved = for_rank(read_command_line(arguments), ONE_RANK)
         if resolved.config.benchmark.benchmark:
             raise ConfigError([f"--benchmark=True: {called} trains; python -m sfactory.train measures"])
         # Only now, so that a mistyped flag is reported before, and the environment variables are set.

@@ -17,6 +17,7 @@ from sfactory.config.argv import asks_for_help
 from sfactory.errors import ExitCode
 from sfactory.process.command import Command, CommandModule, importing_torch, show_result, train_command
 from sfactory.process.signals import signals_held_back
+from sfactory.ranks.place import EXIT_CODE, LAST_LINE, ONE_RANK, Place
 from sfactory.system.cores import set_for_children
 
 if TYPE_CHECKING:
@@ -34,18 +35,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A signal inside an import would leave half a module, and the answer to a signal needs these two.
         with signals_held_back():
             from sfactory.config.resolve import read_command_line
-            from sfactory.ranks.place import Place
-            from sfactory.ranks.rules import for_rank
+            from sfactory.ranks.rules import devices_to_start, for_rank
 
             if not asks_for_help(arguments):  # that comes at once: this imports numpy
                 import sfactory.experiment.summary  # noqa: F401
 
-        place = Place.of_environment()
+        command.place = place = Place.of_environment()
         place.take_share()  # before flags get defaults by the number of cores
-        resolved = for_rank(read_command_line(arguments), place)
+        resolved = read_command_line(arguments)
+        report = resolved.config.report
+        if devices := devices_to_start(resolved, place):
+            with importing_torch("" if report.quiet else f"starting {len(devices)} ranks"):
+                from sfactory.launch.local_ranks import train_in_ranks
+
+            command.exit_code, last_line = train_in_ranks(devices, arguments)
+            print(last_line, file=sys.stderr, flush=True)
+            return command.exit_code
+        resolved = for_rank(resolved, place)
         # Imported only now, so that a mistyped flag is reported at once. torch comes with the session, while the fork
         # server imports it too.
-        report = resolved.config.report
         with importing_torch("" if report.quiet else f"starting {resolved.config.run.env}"):
             from sfactory.process.spawn import Spawner
 
@@ -65,6 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 command.exit_code = int(outcome.error.exit_code)
             elif outcome.status == "interrupted":
                 command.exit_code = command.interrupts.exit_code
+    command.place.leave(EXIT_CODE, str(command.exit_code))
     return command.exit_code
 
 
@@ -74,11 +83,12 @@ class _TrainCommand(Command):
     def __init__(self, arguments: Sequence[str]) -> None:
         super().__init__("sf-main")
         self._arguments = arguments
+        self.place = ONE_RANK
 
     def on_interrupt(self) -> None:
         """Report what an earlier session has reached; it is still valid."""
         earlier = self._print_end("interrupted", "", can_resume=True)
-        if earlier is not None:
+        if earlier is not None and not self.place.rank:
             show_result(dataclasses.replace(earlier, status="interrupted").to_dict())
 
     def on_failure(self, cause: str) -> None:
@@ -109,7 +119,9 @@ class _TrainCommand(Command):
         )
         if note and steps:
             note = f"{_REFUSED[:-1]}; the run is as it was)"
-        print(line + note, file=sys.stderr, flush=True)
+        line = f"rank {self.place.rank} {status}: {cause}" if self.place.rank else line + note
+        if not self.place.leave(LAST_LINE, line):
+            print(line, file=sys.stderr, flush=True)
         return earlier
 
 

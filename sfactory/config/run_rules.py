@@ -19,6 +19,7 @@ from sfactory.config.schema import AUTO, Config, WrapperConfig
 _LONGEST_NAME = 100
 _EXPERIMENT = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{_LONGEST_NAME - 1}}}")
 _DEVICE = re.compile(r"auto|cpu|gpu|cuda(:\d{1,4})?", re.ASCII)
+_SEVERAL_DEVICES = re.compile(r"(cpu(,cpu)*|\d{1,4}(,\d{1,4})*)?", re.ASCII)
 _LIMITS = ("train_for_env_steps", "train_for_frames")
 
 
@@ -45,6 +46,14 @@ def _experiment(config: Config) -> str | None:
         "must be a plain name of 1 to 100 letters, digits, '.', '_' or '-' that begins with a letter or digit, "
         f"for example --experiment=cartpole_1; directories belong in --train_dir{meant}"
     )
+
+
+def _learner_devices(config: Config) -> str | None:
+    devices = config.run.learner_devices
+    names = devices.split(",")
+    if _SEVERAL_DEVICES.fullmatch(devices) and (names[0] == "cpu" or len(set(names)) == len(names)):
+        return None
+    return "must be numbers of different GPUs, or cpu several times, for example --learner_devices=0,1"
 
 
 def _recurrence(config: Config) -> str | None:
@@ -157,6 +166,7 @@ RUN_RULES = (
         lambda config: _DEVICE.fullmatch(config.run.device) is None,
         "must be one of auto, cpu, gpu, cuda, or cuda:N for GPU number N",
     ),
+    Rule(("learner_devices",), _learner_devices),
     Rule(("experiment", "train_dir"), _experiment),
     refuse(
         ("train_dir",),

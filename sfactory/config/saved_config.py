@@ -57,8 +57,9 @@ OF_ONE_START = frozenset({"load_checkpoint_kind", "restart_behavior", "trust_run
 # only if the tuning was interrupted.
 OF_TUNING = _names(TuningConfig)
 NOT_SAVED = OF_ONE_START | OF_TUNING
-# A run may have been moved, so its place is where it was found; benchmarks are not part of a run.
-NOT_RESUMED = _names(BenchmarkConfig) | NOT_SAVED | {"experiment", "train_dir"}
+# A run may have been moved, so its place is where it was found; benchmarks are not part of a run. It may go on with
+# other ranks.
+NOT_RESUMED = _names(BenchmarkConfig) | NOT_SAVED | {"experiment", "train_dir", "learner_devices"}
 
 
 # What runs did before these flags existed: the defaults are others, and the weights fit only this.

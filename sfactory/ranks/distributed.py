@@ -11,7 +11,6 @@ import contextlib
 import os
 import re
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
@@ -25,8 +24,8 @@ from sfactory.clock import BLOCK_S, Deadline, now
 from sfactory.errors import RankLost, first_line
 from sfactory.ranks.place import START_S, Place
 from sfactory.ranks.ranks import SeveralRanks
+from sfactory.ranks.store import AnsweringStore
 
-_BEAT_S = 1.0
 _SILENT_S = 3.5  # after a sum has failed: who gives no sign of life for so long is named
 
 
@@ -52,7 +51,8 @@ class DistributedRanks(SeveralRanks):
         except RuntimeError as error:
             raise RankLost(f"rank {self.rank} of {self.world} has not met all others: {_first_line(error)}") from error
         self._require_equal_devices(device.type)
-        threading.Thread(target=self._beat, name="beat", daemon=True).start()
+        self._answering = AnsweringStore(self._store, timeout_s)
+        self._answering.begin_to_beat(f"beat/{self.rank}")
         backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
         with self._naming("to connect"):
             timeout = timedelta(seconds=timeout_s)
@@ -61,18 +61,8 @@ class DistributedRanks(SeveralRanks):
     def meet(self, word: str, give_up: Callable[[], bool]) -> list[str]:
         """See Ranks."""
         number, self._meetings = self._meetings, self._meetings + 1
-        keys = [f"meeting/{number}/{rank}" for rank in range(self.world)]
         with self._naming("to meet"):
-            self._store.set(keys[self.rank], word)
-            while not self._have_come(keys):
-                missing = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
-                self._require_life(missing)
-                if missing and give_up():
-                    raise RankLost(f"{self._names(missing)} did not come to the next dataset before the end of the run")
-            words = [content.decode() for content in self._store.multi_get(keys)]
-            if number > 1:  # all have read the words of the meeting before the last
-                self._store.delete_key(f"meeting/{number - 2}/{self.rank}")
-        return words
+            return self._answering.ask(lambda store: self._words(number, word, give_up))
 
     def broadcast(self, content: bytes) -> bytes:
         """See Ranks."""
@@ -87,7 +77,21 @@ class DistributedRanks(SeveralRanks):
     def tell_failure(self, cause: str) -> None:
         """See Ranks."""
         with contextlib.suppress(RuntimeError):
-            self._store.set(f"failed/{self.rank}", cause)
+            self._answering.ask(lambda store: store.set(f"failed/{self.rank}", cause))
+
+    def _words(self, number: int, word: str, give_up: Callable[[], bool]) -> list[str]:
+        """The words of all ranks at a meeting, once they have come."""
+        keys = [f"meeting/{number}/{rank}" for rank in range(self.world)]
+        self._store.set(keys[self.rank], word)
+        while not self._have_come(keys):
+            missing = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
+            self._require_life(missing)
+            if missing and give_up():
+                raise RankLost(f"{self._names(missing)} did not come to the next dataset before the end of the run")
+        words = [content.decode() for content in self._store.multi_get(keys)]
+        if number > 1:  # all have read the words of the meeting before the last
+            self._store.delete_key(f"meeting/{number - 2}/{self.rank}")
+        return words
 
     def _sum(self, what: str, tensor: Tensor) -> Tensor:
         tensor = tensor.contiguous()
@@ -111,15 +115,6 @@ class DistributedRanks(SeveralRanks):
                 return False
             time.sleep(min(max(waited / 8, 0.0003), 0.02))  # adds an eighth to a wait at most
         return True
-
-    def _beat(self) -> None:
-        """Show, for as long as this process lives and the store answers, that it does."""
-        number = 0
-        with contextlib.suppress(RuntimeError):
-            while True:
-                self._store.set(f"beat/{self.rank}", str(number))
-                number += 1
-                time.sleep(_BEAT_S)
 
     def _silence(self, rank: int) -> float:
         """For how many seconds this rank has seen no new sign of life of another, as far as it has looked."""
@@ -154,21 +149,22 @@ class DistributedRanks(SeveralRanks):
         try:
             yield
         except RuntimeError as error:
-            raise RankLost(f"{self._guilty()}; rank {self.rank} waited {aim}: {_first_line(error)}") from error
+            try:
+                guilty = self._answering.ask(lambda store: self._guilty())
+            except RuntimeError:
+                guilty = "the store of torchrun does not answer: its first machine is dead, stopped or cut off"
+            raise RankLost(f"{guilty}; rank {self.rank} waited {aim}: {_first_line(error)}") from error
 
     def _guilty(self) -> str:
         """Which ranks have failed or are silent, as far as the store says."""
         others, since = [rank for rank in range(self.world) if rank != self.rank], now()
-        try:
-            while now() - since < _SILENT_S + BLOCK_S:
-                if failures := self._failures():
-                    return failures
-                silent = [rank for rank in others if self._silence(rank) > _SILENT_S]
-                if silent:
-                    return f"{self._names(silent)} gives no sign of life: dead, stopped or cut off"
-                time.sleep(BLOCK_S)
-        except RuntimeError:
-            return "the store of torchrun does not answer: its first machine is dead, stopped or cut off"
+        while now() - since < _SILENT_S + BLOCK_S:
+            if failures := self._failures():
+                return failures
+            silent = [rank for rank in others if self._silence(rank) > _SILENT_S]
+            if silent:
+                return f"{self._names(silent)} gives no sign of life: dead, stopped or cut off"
+            time.sleep(BLOCK_S)
         return "a rank was lost, although all give signs of life"
 
     def _require_equal_devices(self, mine: str) -> None:

@@ -5,25 +5,32 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from sfactory.errors import ConfigError
 from sfactory.system.cores import core_ids
 
+RUN_ID = "learner_devices"  # by which torch tells ranks that --learner_devices has started
+LAST_LINE, EXIT_CODE = "last_line", "exit_code"  # what the first of them leaves
 START_S = 600.0  # that a rank waits for the others, which check their envs and load their code, each in its time
 
 
 @dataclass(frozen=True)
 class Place:
-    """A rank of ``world``, and its number among the ``local_world`` ranks of its machine."""
+    """A rank of ``world``, and its number among the ``local_world`` ranks of its machine.
+
+    folder: where the first rank leaves how it has ended, if --learner_devices has started it.
+    """
 
     rank: int = 0
     world: int = 1
     local_rank: int = 0
     local_world: int = 1
+    folder: str = ""
 
     @staticmethod
     def of_environment(environ: Mapping[str, str] = os.environ) -> Place:
-        """The place that ``torchrun`` has given this process; without it, and for one rank, that of a rank alone.
+        """The place that torch's launcher has given this process; without it, and for one rank, that of a rank alone.
 
         Raises ConfigError if the variables of the environment are no place.
         """
@@ -35,7 +42,18 @@ class Place:
         if not (0 <= rank < world and 0 <= local_rank < local_world <= world):
             said = " ".join(f"{name}={environ[name]}" for name in names)
             raise ConfigError([f"{said}: no place of a rank; have torchrun set these, or unset them"])
-        return Place(rank, world, local_rank, local_world) if world > 1 else ONE_RANK
+        if world == 1:
+            return ONE_RANK
+        is_ours = environ.get("TORCHELASTIC_RUN_ID") == RUN_ID
+        folder = os.path.dirname(environ.get("TORCHELASTIC_ERROR_FILE", "")) if is_ours else ""
+        return Place(rank, world, local_rank, local_world, folder)
+
+    def leave(self, name: str, text: str) -> bool:
+        """Leave ``text`` to the process that has started this rank, if it reads that; whether it does."""
+        is_read = bool(self.folder) and self.rank == 0
+        if is_read:
+            (Path(self.folder) / name).write_text(text)
+        return is_read
 
     def take_share(self) -> None:
         """Leave this process, and all that it starts, its part of the machine's cores and one of its GPUs.

@@ -86,8 +86,8 @@ class Console:
             elif is_warning or not self._quiet:
                 self._write_stream(_stamped(text))
 
-    def close(self, last_line: str | None = None) -> None:
-        """End the live view, write ``last_line`` unchanged, and close the log file."""
+    def close(self, last_line: str | None = None, prints: bool = True) -> None:
+        """End the live view, write ``last_line`` unchanged, and close the log file. ``prints``: on the stream, too."""
         with self._lock:
             with self._dropping_broken_stream():
                 if self._view is not None:
@@ -95,7 +95,8 @@ class Console:
             self._view = None
             if last_line is not None:
                 self._write_log(last_line)
-                self._write_stream(last_line)
+                if prints:
+                    self._write_stream(last_line)
             self._close_log()
 
     @contextlib.contextmanager

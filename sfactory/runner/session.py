@@ -38,7 +38,7 @@ from sfactory.planning.plan import Plan, choose_device, fitted_to_env, plan_run,
 from sfactory.process.command import resume_command, tuned_command
 from sfactory.process.signals import Interrupted, Interrupts, stdout_to_stderr
 from sfactory.process.spawn import Spawner
-from sfactory.ranks.place import ONE_RANK, Place
+from sfactory.ranks.place import LAST_LINE, ONE_RANK, Place
 from sfactory.report.console import Console, ConsoleHandler
 from sfactory.report.observers import Observer, Observers
 from sfactory.runner.context import RunContext
@@ -251,7 +251,7 @@ class Session:
         )
         if self._place.rank:  # the first rank has the result
             line = f"rank {self._place.rank} {outcome.status}{'' if error is None else f': {error.headline}'}"
-        console.close(line)
+        console.close(line, prints=not self._place.leave(LAST_LINE, line))
         return outcome
 
 

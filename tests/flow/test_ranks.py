@@ -1,4 +1,4 @@
-"""Ranks that torchrun starts train one policy, and end together."""
+"""Ranks that torchrun or --learner_devices starts train one policy, and end together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from scripts.proc import marked
 from sfactory.errors import ExitCode
 from tests.support.hooks import FOLDER
-from tests.support.trainer import CLEAN_S, ENDLESS, RunTrainer, TrainerRun, within
+from tests.support.trainer import CLEAN_S, ENDLESS, RunTrainer, TrainerRun, assert_resumes, within
 
 SUMS = "tests.support.hooks:write_checksum"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python")
@@ -31,6 +31,7 @@ LEARNING: dict[str, object] = {
     "batch_size": 512,
     "seed": 1,
 }
+BY_FLAG: dict[str, object] = {**RANKS, "device": None, "learner_devices": "cpu,cpu"}
 END_S = within(40.0)
 
 
@@ -40,13 +41,13 @@ def sums(folder: Path, rank: int) -> dict[str, str]:
     return dict(line.split() for line in path.read_text().splitlines()) if path.exists() else {}
 
 
-def learner_of(run: TrainerRun, rank: int) -> int:
-    """Process id of a rank's learner."""
+def process_of(run: TrainerRun, rank: int, name: str = "sf-learner-0") -> int:
+    """Process id of a rank's process."""
 
     def is_of(pid: int) -> bool:
         return f"RANK={rank}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
 
-    return next(pid for pid, name in marked(run.mark).items() if name == "sf-learner-0" and is_of(pid))
+    return next(pid for pid, found in marked(run.mark).items() if found == name and is_of(pid))
 
 
 def assert_equal_weights(folder: Path) -> int:
@@ -61,36 +62,83 @@ def test_ranks_have_equal_weights_and_end_by_name_with_one_that_is_killed(
     run_trainer: RunTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(FOLDER, str(tmp_path))
-    run = run_trainer(TORCHRUN, **RANKS, train_for_env_steps=ENDLESS)
+    run = run_trainer(**BY_FLAG, train_for_env_steps=ENDLESS)
     run.wait_until(lambda: len(sums(tmp_path, 1)) > 5 and run.saved_env_steps() > 0, within(60.0))
 
-    os.kill(pid := learner_of(run, 1), signal.SIGKILL)
+    os.kill(pid := process_of(run, 1), signal.SIGKILL)
 
-    assert run.wait(END_S) != ExitCode.DONE
-    run.assert_all_gone(CLEAN_S)
-    assert f"rank 1 (process {pid} on " in run.stderr
+    run.assert_ended(ExitCode.LEARNER, END_S)
+    assert f"rank 1 (process {pid} on " in run.last_stderr_line
+    assert "--learner_devices=cpu,cpu" in run.last_stderr_line  # of the command that resumes it
     assert assert_equal_weights(tmp_path) > 5
-    summary = run.result()
-    assert summary["status"] == "failed"
-    assert run.saved_env_steps() == summary["env_steps"]  # saved after the last whole update
+    assert run.saved_env_steps() == run.result()["env_steps"]  # saved after the last whole update
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("number", "rank", "apart"), [(signal.SIGSTOP, 1, 1), (signal.SIGKILL, 0, 1), (signal.SIGKILL, 1, 20)]
+    ("number", "rank", "name", "apart"),
+    [
+        (signal.SIGSTOP, 1, "sf-learner-0", 1),
+        (signal.SIGKILL, 0, "sf-learner-0", 1),
+        (signal.SIGKILL, 1, "sf-learner-0", 20),
+        (signal.SIGKILL, 1, "sf-main", 1),
+        (signal.SIGKILL, 0, "sf-main", 1),
+    ],
 )
-def test_a_learner_that_is_stopped_or_killed_ends_all_ranks(
-    run_trainer: RunTrainer, number: int, rank: int, apart: int
+def test_a_process_that_is_stopped_or_killed_ends_all_ranks(
+    run_trainer: RunTrainer, number: int, rank: int, name: str, apart: int
 ) -> None:
-    flags = {**RANKS, "after_train_step": None, "sync_every": apart}
-    run = run_trainer(TORCHRUN, **flags, train_for_env_steps=ENDLESS)
+    flags = {**BY_FLAG, "after_train_step": None, "sync_every": apart}
+    run = run_trainer(**flags, train_for_env_steps=ENDLESS)
     run.wait_until_training()
 
-    os.kill(learner_of(run, rank), number)
+    os.kill(process_of(run, rank, name), number)
 
-    assert run.wait(END_S) != ExitCode.DONE
-    run.assert_all_gone(CLEAN_S)
-    assert run.saved_env_steps() > 0
+    run.assert_ended(ExitCode.LEARNER, END_S)
+    assert f"rank {rank} " in run.last_stderr_line
+
+
+@pytest.mark.long
+def test_signals_save_and_end_ranks_and_any_number_of_them_goes_on(run_trainer: RunTrainer) -> None:
+    flags: dict[str, object] = {**BY_FLAG, "after_train_step": None, "train_for_env_steps": ENDLESS}
+    run = run_trainer(**flags)
+    run.wait_until_training()
+    run.signal_group(signal.SIGINT)  # as a terminal does
+    run.assert_ended(ExitCode.SIGINT)
+    saved = run.saved_env_steps()
+
+    run = run_trainer(TORCHRUN, **{**flags, "learner_devices": None, "device": "cpu"})
+    run.wait_until(f"resumed at {saved} env steps")
+    run.saves_again()
+    run.signal_main(signal.SIGTERM)
+    assert run.wait() != ExitCode.DONE
+    run.assert_clean()
+    assert run.result()["status"] == "interrupted"
+
+    run = run_trainer(**{**flags, "learner_devices": "cpu,cpu,cpu"})
+    run.wait_until(f"resumed at {run.saved_env_steps()} env steps")
+    run.saves_again()
+    run.signal_main(signal.SIGKILL)  # ranks do not outlive the process that has started them
+    run.assert_all_gone(END_S)
+    assert_resumes(run_trainer(**{**flags, "learner_devices": None, "train_for_env_steps": 1}).done(), run_trainer)
+
+
+@pytest.mark.long
+def test_torchrun_restarts_all_ranks_from_the_checkpoint(run_trainer: RunTrainer) -> None:
+    again = (*TORCHRUN[:-1], "--max-restarts=1", TORCHRUN[-1])
+    run = run_trainer(again, **{**RANKS, "after_train_step": None}, train_for_env_steps=ENDLESS)
+    run.wait_until_training()
+
+    os.kill(process_of(run, 1, "sf-main"), signal.SIGKILL)
+
+    run.wait_until(r"resumed at \d+ env steps", END_S)
+    run.saves_again()
+    run.signal_main(signal.SIGTERM)
+    run.wait()
+    run.assert_clean()
+    steps = [row["env_steps"] for row in run.metrics()]
+    assert steps == sorted(steps)
+    assert run.saved_env_steps() == run.result()["env_steps"] == steps[-1]
 
 
 @pytest.mark.long

@@ -46,6 +46,11 @@ class RunConfig:
         "where the learner and central inference run: cpu, gpu (or cuda), cuda:N for the first policy (others get the "
         "next GPUs); auto uses a GPU if there is one",
     )
+    learner_devices: str = flag(
+        "",
+        "where ranks of this machine learn, which train one policy together and divide its cores: numbers of GPUs, or "
+        "cpu several times, separated by commas (docs/scaling.md); empty: one learner, on device",
+    )
     train_for_env_steps: int = flag(
         10_000_000_000,
         "stop after this many trained env steps (frameskip not counted) of each policy that learns",
@@ -59,7 +64,7 @@ class RunConfig:
     )
     rank_timeout_sec: float = flag(
         60.0,
-        "with several ranks (torchrun): seconds without a sign of life of another rank, or in a sum over all of them, "
+        "with several ranks: seconds without a sign of life of another rank, or in a sum over all of them, "
         "after which the first rank saves and all end",
         ge=5,
     )

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
+import torch
 
-from sfactory.config.resolve import read_command_line
+from sfactory.config.resolve import Resolved, read_command_line
 from sfactory.errors import ConfigError
-from sfactory.ranks.place import ONE_RANK, Place
-from sfactory.ranks.rules import for_rank
+from sfactory.launch.local_ranks import visible_to_ranks
+from sfactory.ranks.place import EXIT_CODE, ONE_RANK, RUN_ID, Place
+from sfactory.ranks.rules import devices_to_start, for_rank
+
+
+def with_flags(*flags: str) -> Resolved:
+    return read_command_line(["--env=CartPole-v1", "--train_dir=/nowhere", *flags])
 
 
 def environment(rank: int, world: int, local_rank: int, local_world: int) -> dict[str, str]:
@@ -60,11 +67,13 @@ def test_ranks_of_a_machine_divide_its_cores_and_gpus(monkeypatch: pytest.Monkey
 )
 def test_what_needs_one_rank_is_refused_with_several(flag: str) -> None:
     more = ["--num_epochs=2", "--num_batches_to_accumulate=3"] if flag.startswith("minibatch") else []
-    resolved = read_command_line(["--env=CartPole-v1", "--train_dir=/nowhere", f"--{flag}", *more])
+    resolved = with_flags(f"--{flag}", *more)
 
     with pytest.raises(ConfigError, match="torchrun"):
         for_rank(resolved, Place(0, 2, 0, 2))
     assert for_rank(resolved, ONE_RANK) is resolved
+    with pytest.raises(ConfigError, match="torchrun"):
+        devices_to_start(with_flags("--learner_devices=cpu,cpu", f"--{flag}", *more), ONE_RANK)
 
 
 @pytest.mark.parametrize("flags", [["--lr_schedule=kl_adaptive_epoch"], ["--kl_target=0.1", "--kl_loss_coeff=1.0"]])
@@ -79,7 +88,7 @@ def test_ranks_that_learn_apart_adapt_to_no_divergence(flags: list[str]) -> None
 
 
 def test_only_the_first_rank_reports() -> None:
-    resolved = read_command_line(["--env=CartPole-v1", "--train_dir=/nowhere", "--eval_interval_sec=5"])
+    resolved = with_flags("--eval_interval_sec=5")
 
     assert for_rank(resolved, Place(0, 2, 0, 2)) is resolved
     config = for_rank(resolved, Place(1, 2, 1, 2)).config
@@ -88,3 +97,36 @@ def test_only_the_first_rank_reports() -> None:
         False,
         0,
     )
+
+
+def test_learner_devices_are_where_ranks_start_and_where_each_learns(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gpus, cpus, one = (with_flags(f"--learner_devices={devices}") for devices in ("0,2", "cpu,cpu", "2"))
+    ours = {"TORCHELASTIC_RUN_ID": RUN_ID, "TORCHELASTIC_ERROR_FILE": str(tmp_path / "error.json")}
+    first, second = (Place.of_environment({**environment(rank, 2, rank, 2), **ours}) for rank in range(2))
+
+    assert devices_to_start(gpus, ONE_RANK) == ["0", "2"]
+    assert devices_to_start(gpus, first) == devices_to_start(one, ONE_RANK) == []
+    devices = [for_rank(*each).config.run.device for each in ((gpus, first), (cpus, second), (one, ONE_RANK))]
+    assert devices == ["gpu", "cpu", "cuda:2"]
+    assert (first.leave(EXIT_CODE, "3"), second.leave(EXIT_CODE, "4")) == (True, False)
+    assert (tmp_path / EXIT_CODE).read_text() == "3"
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "another")
+    for place in (ONE_RANK, Place(0, 2, 0, 2)):
+        with pytest.raises(ConfigError, match="torchrun has started"):
+            devices_to_start(one, place)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID")
+    for wrong, problem in ((with_flags("--device=cpu", "--learner_devices=0,1"), "--device=cpu"), (gpus, "a program")):
+        with pytest.raises(ConfigError, match=problem):
+            for_rank(wrong, ONE_RANK) if wrong is gpus else devices_to_start(wrong, ONE_RANK)
+
+
+def test_ranks_find_their_gpu_in_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    assert visible_to_ranks(["2", "0"]) == ["2", "0"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
+    assert visible_to_ranks(["2", "0"]) == ["6", "4"]
+    assert visible_to_ranks(["cpu", "cpu"]) == []
+    with pytest.raises(ConfigError, match="--learner_devices=0,3"):
+        visible_to_ranks(["0", "3"])

@@ -1,0 +1,90 @@
+"""Starts a rank on each of --learner_devices by torch's launcher, whose command is torchrun, and ends as the first one.
+
+NOTE [Local ranks]: the process of the command is torch's agent, and trains nothing. It sends the first signal to all
+ranks, which save and end; a second one ends them at once. If it is killed, they get SIGTERM (NOTE [Death of the
+launcher]). The first rank leaves its last line and its exit code in a file, because other ranks may print, and
+exit, after it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from sfactory.config.flags import assigned
+from sfactory.errors import ConfigError, RankLost
+from sfactory.launch.tied_process import tied_command
+from sfactory.process.signals import HANDLED, set_process_name
+from sfactory.ranks.place import EXIT_CODE, LAST_LINE, RUN_ID
+
+_SAVE_S = 150  # from a signal to SIGKILL; the processes of a rank end by themselves within two minutes
+
+
+def train_in_ranks(devices: Sequence[str], arguments: Sequence[str]) -> tuple[int, str]:
+    """Train on ``devices``, a rank on each; returns the exit code and the last line of the first rank.
+
+    arguments: of sfactory.train. Raises ConfigError if there is no such device, and RankLost if the first rank has left
+    neither.
+    """
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible_to_ranks(devices))
+    set_process_name("sf-ranks")
+    handlers = {signum: signal.getsignal(signum) for signum in HANDLED}
+    listening = [signum.name for signum, handler in handlers.items() if handler != signal.SIG_IGN]
+    with tempfile.TemporaryDirectory(prefix="sfactory-ranks-") as folder:
+        config = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=len(devices),
+            logs_specs=DefaultLogsSpecs(folder),
+            run_id=RUN_ID,
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            local_addr="localhost",
+            max_restarts=0,
+            signals_to_handle=",".join(listening),
+            shutdown_timeout=_SAVE_S,
+        )
+        program, *words = tied_command([sys.executable, "-m", "sfactory.train", *arguments])
+        how = "a signal"
+        logging.disable(logging.ERROR)  # ranks say why they end, and the first one after all others
+        try:
+            elastic_launch(config, program)(*words)
+        except ChildFailedError as error:
+            rank, failure = error.get_first_failure()
+            how = f"the end of rank {rank} (process {failure.pid}), {_ended(failure.exitcode)}"
+        except SignalException as error:
+            how = error.sigval.name
+        finally:
+            logging.disable(logging.NOTSET)
+            for signum, handler in handlers.items():
+                signal.signal(signum, handler)
+        left = {path.name: path.read_text() for path in Path(folder).glob("*/attempt_0/0/*")}
+    if not left.keys() >= {EXIT_CODE, LAST_LINE}:
+        raise RankLost(f"rank 0 has left no result, after {how}")
+    return int(left[EXIT_CODE]), left[LAST_LINE]
+
+
+def visible_to_ranks(devices: Sequence[str]) -> list[str]:
+    """What CUDA_VISIBLE_DEVICES is to be, so that rank k of a machine finds its GPU in place k."""
+    if devices[0] == "cpu":
+        return []
+    count = torch.cuda.device_count()
+    if max(map(int, devices)) >= count:
+        given = assigned("learner_devices", ",".join(devices))
+        raise ConfigError([f"{given}: torch finds {count} CUDA devices here, numbered from 0"])
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    return [visible[int(device)] if visible[0] else device for device in devices]
+
+
+def _ended(code: int) -> str:
+    return f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
