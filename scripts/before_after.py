@@ -5,12 +5,13 @@
     python scripts/before_after.py --before /tmp/before --only "full central" --out FILE -- --env=Acrobot-v1
     python scripts/before_after.py --flags_before=--env=Hopper-v5 --flags_after=--env=envpool:Hopper-v5 --only env \
         --out FILE -- --num_workers=2
+    python scripts/before_after.py --torchrun_after --only "full central" "full local" --out FILE
 
 Both run the same flags with the same packages, one after the other. ``--flags_before`` and ``--flags_after`` are flags
-of one side, in place of the default ones. The measurement "env" is of the environments alone, with random actions, in
-as many processes as actors. With ``--turns`` both run side by side and pause in turn, for machines that drift within
-seconds. The report is the mean of the ratios after/before, round by round, and its 95% confidence interval (Student's
-t): 1.00 is as fast as before.
+of one side, in place of the default ones. With ``--torchrun_after`` the second one is a rank that torchrun starts. The
+measurement "env" is of the environments alone, with random actions, in as many processes as actors. With ``--turns``
+both run side by side and pause in turn, for machines that drift within seconds. The report is the mean of the ratios
+after/before, round by round, and its 95% confidence interval (Student's t): 1.00 is as fast as before.
 """
 
 from __future__ import annotations
@@ -43,14 +44,16 @@ FLAGS += ["--encoder_mlp_layers", "64", "64", "--device=cpu"]
 # By name: stage and layout.
 BY_DEFAULT = {f"{stage} {layout}": (stage, layout) for stage in ("sample", "full") for layout in ("central", "local")}
 MEASUREMENTS = {**BY_DEFAULT, "env": ("env", "local")}
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", "--no-python")
 CONFIDENCE = 0.95
 
 
 class Side(NamedTuple):
-    """What is compared: the code in a folder, and all flags."""
+    """What is compared: the code in a folder, all flags, and the command that starts it, if it is not the shell."""
 
     code: Path
     flags: list[str]
+    under: Sequence[str] = ()
 
 
 def confidence_of_mean(values: list[float]) -> tuple[float, float, float]:
@@ -68,7 +71,7 @@ def order(side: Side, seconds: float, stage: str, place: Path) -> Order:
     (place / "sfactory").symlink_to(side.code / "sfactory")
     (place / "sfactory_envs").symlink_to(side.code / "envs")
     paths = os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    return Order(benchmark(side.flags, seconds, stage), place, {"PYTHONPATH": paths})
+    return Order([*side.under, *benchmark(side.flags, seconds, stage)], place, {"PYTHONPATH": paths})
 
 
 def rate(side: Side, seconds: float, stage: str) -> float:
@@ -107,6 +110,7 @@ def main() -> int:
     parser.add_argument("--before", type=folder, default=ROOT, help="folder of the other checkout")
     for option in ("--flags_before", "--flags_after"):
         parser.add_argument(option, type=shlex.split, default=[], metavar="FLAGS", help="of this side alone")
+    parser.add_argument("--torchrun_after", action="store_true")
     parser.add_argument("--only", choices=MEASUREMENTS, nargs="+", default=list(BY_DEFAULT))
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=5.0, help="length of each measurement")
@@ -116,15 +120,16 @@ def main() -> int:
     if given.rounds < 2:
         parser.error("--rounds must be at least 2: one ratio has no spread")
     own_flags = {"flags_before": given.flags_before, "flags_after": given.flags_after}
-    if given.before == ROOT and not any(own_flags.values()):
+    if given.before == ROOT and not any(own_flags.values()) and not given.torchrun_after:
         parser.error("nothing to compare: give --before=FOLDER, or --flags_before and --flags_after")
     flags, found, rows = flags or ([] if any(own_flags.values()) else FLAGS), {}, []
+    under = TORCHRUN if given.torchrun_after else ()
     for name in given.only:
         stage, layout = MEASUREMENTS[name]
         all_flags = [*flags, f"--inference={layout}"]
         sides = {
             "before": Side(given.before, [*given.flags_before, *all_flags]),
-            "after": Side(ROOT, [*given.flags_after, *all_flags]),
+            "after": Side(ROOT, [*given.flags_after, *all_flags], under),
         }
         rates = measured(sides, stage, given.rounds, given.seconds, given.turns)
         ratios = paired(*(dict(enumerate(rates[when])) for when in ("after", "before")))
@@ -134,7 +139,7 @@ def main() -> int:
         middle = [f"{statistics.median(rates[when]):,.0f}" for when in ("before", "after")]
         rows.append([name, *middle, f"{mean:.3f}", f"{low:.3f} to {high:.3f}"])
         facts: dict[str, object] = {"rounds": given.rounds, "seconds": given.seconds, "turns": given.turns}
-        facts |= {"flags": flags, **own_flags, "confidence": CONFIDENCE}
+        facts |= {"flags": flags, **own_flags, "torchrun_after": given.torchrun_after, "confidence": CONFIDENCE}
         write_json(given.out, {**machine(), **facts, "measurements": found})
     print(table(["measurement", "steps/s before", "after", "mean ratio", f"{CONFIDENCE:.0%} confidence"], rows))
     return 0

@@ -20,11 +20,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
-from sfactory.clock import BLOCK_S, Deadline, now
+from sfactory.clock import BLOCK_S, now
 from sfactory.errors import RankLost, first_line
 from sfactory.ranks.place import START_S, Place
 from sfactory.ranks.ranks import SeveralRanks
-from sfactory.ranks.store import AnsweringStore
+from sfactory.ranks.store import AnsweringStore, enter
 
 _SILENT_S = 3.5  # after a sum has failed: who gives no sign of life for so long is named
 
@@ -44,13 +44,16 @@ class DistributedRanks(SeveralRanks):
         os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
         try:
             start = timedelta(seconds=START_S)
-            self._store, _, _ = next(iter(rendezvous("env://", place.rank, place.world, timeout=start)))
-            self._store.set(f"device/{self.rank}", device.type)
-            self._store.set(f"who/{self.rank}", f"rank {self.rank} (process {os.getpid()} on {socket.gethostname()})")
-            self._wait_for_start(give_up)
+            store, _, _ = next(iter(rendezvous("env://", place.rank, place.world, timeout=start)))
+            about = f"{device.type} rank {self.rank} (process {os.getpid()} on {socket.gethostname()})"
+            self._store, said = enter(store, self.rank, self.world, about, give_up)
         except RuntimeError as error:
             raise RankLost(f"rank {self.rank} of {self.world} has not met all others: {_first_line(error)}") from error
-        self._require_equal_devices(device.type)
+        devices, _, self._who = zip(*(each.partition(" ") for each in said), strict=True)
+        if len(set(devices)) > 1:
+            raise RankLost(
+                f"ranks learn on different devices, which cannot add up: {', '.join(devices)}; give --device"
+            )
         self._answering = AnsweringStore(self._store, timeout_s)
         self._answering.begin_to_beat(f"beat/{self.rank}")
         backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
@@ -99,14 +102,6 @@ class DistributedRanks(SeveralRanks):
             dist.all_reduce(tensor)
         return tensor
 
-    def _wait_for_start(self, give_up: Callable[[], bool]) -> None:
-        """Wait until all ranks have said who they are."""
-        keys, deadline = [f"who/{rank}" for rank in range(self.world)], Deadline(START_S)
-        while not self._have_come(keys):
-            if give_up() or deadline.passed:
-                missing = [str(rank) for rank, key in enumerate(keys) if not self._store.check([key])]
-                raise RankLost(f"of {self.world} ranks these have not started: {', '.join(missing)}")
-
     def _have_come(self, keys: list[str]) -> bool:
         """Whether all ranks have, within BLOCK_S. The store's own wait would log each of its timeouts."""
         since = now()
@@ -141,7 +136,7 @@ class DistributedRanks(SeveralRanks):
         )
 
     def _names(self, ranks: Iterable[int]) -> str:
-        return ", ".join(self._store.get(f"who/{rank}").decode() for rank in ranks)
+        return ", ".join(self._who[rank] for rank in ranks)
 
     @contextlib.contextmanager
     def _naming(self, aim: str) -> Iterator[None]:
@@ -166,11 +161,6 @@ class DistributedRanks(SeveralRanks):
                 return f"{self._names(silent)} gives no sign of life: dead, stopped or cut off"
             time.sleep(BLOCK_S)
         return "a rank was lost, although all give signs of life"
-
-    def _require_equal_devices(self, mine: str) -> None:
-        kinds = [self._store.get(f"device/{rank}").decode() for rank in range(self.world)]
-        if set(kinds) != {mine}:
-            raise RankLost(f"ranks learn on different devices, which cannot add up: {', '.join(kinds)}; give --device")
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,24 +1,55 @@
-"""Asks torchrun's store, with a bound on how long it may take to answer.
+"""Enters torchrun's store with all other ranks, and asks it with a bound on how long it may take to answer.
 
-A call of torch's store waits without end for an answer, while the network between the two machines is cut. So calls
-are made in a thread that can be left behind. Signs of life of this rank are written over the same connection, each
-after the other, and show whether the store still answers.
+torchrun keeps its store when it restarts ranks, with all that those before them have written. A call of torch's store
+waits without end for an answer, while the network between the two machines is cut.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from typing import TypeVar
 
-from torch.distributed import Store
+from torch._C._distributed_c10d import PrefixStore, Store
 
-from sfactory.clock import BLOCK_S
+from sfactory.clock import BLOCK_S, Deadline
+from sfactory.errors import RankLost
+from sfactory.ranks.place import START_S
 
 BEAT_S = 1.0
+_LOOK_S = 0.02
 _Found = TypeVar("_Found")
+
+
+def enter(store: Store, rank: int, world: int, about: str, give_up: Callable[[], bool]) -> tuple[Store, list[str]]:
+    """The part of ``store`` that belongs to this start of all ranks, and what they say ``about`` themselves, by rank.
+
+    Each rank writes a word that nothing before it has written. The first one lists the words that it finds, again and
+    again, until every rank has found its own in the list. Raises RankLost if one does not within START_S, or
+    ``give_up()`` is true.
+    """
+    keys, word = [f"word/{each}" for each in range(world)], f"{uuid.uuid4().hex} {about}"
+    store.set(keys[rank], word)
+    deadline, found = Deadline(START_S), keys
+    while not (give_up() or deadline.passed):
+        if rank == 0 and store.check(keys):
+            store.set("list", json.dumps([content.decode() for content in store.multi_get(keys)]))
+        listed = store.get("list").decode() if store.check(["list"]) else "[]"
+        if word in (words := json.loads(listed)):
+            name = hashlib.sha256(listed.encode()).hexdigest()[:16]
+            found = [f"{name}/{each}" for each in range(world)]
+            if rank or store.check(found[1:]):  # the first one is the last to find its own
+                store.set(found[rank], "")
+            if store.check(found[:1]):
+                return PrefixStore(name, store), [each.partition(" ")[2] for each in words]
+        time.sleep(_LOOK_S)
+    missing = [str(each) for each, key in enumerate(found) if each != rank and not store.check([key])]
+    raise RankLost(f"of {world} ranks these have not started: {', '.join(missing)}")
 
 
 class StoreLost(RuntimeError):
@@ -26,7 +57,11 @@ class StoreLost(RuntimeError):
 
 
 class AnsweringStore:
-    """The store of all ranks, in which this one shows that it is alive."""
+    """The store of all ranks, in which this one shows that it is alive.
+
+    Questions are asked in a thread that can be left behind. Signs of life are written over the same connection, each
+    call after the other, and show whether the store still answers.
+    """
 
     def __init__(self, store: Store, timeout_s: float) -> None:
         """timeout_s: without an answer, after which ``ask`` raises."""

@@ -59,13 +59,18 @@ def assert_host_0_has_ended_by_name(runs: list[TrainerRun], tmp_path: Path) -> N
 
 @pytest.mark.long
 def test_a_cut_between_hosts_ends_both_and_another_number_of_ranks_goes_on(
-    pair: list[TrainerRun], two_hosts: TwoHosts, run_trainer: RunTrainer, tmp_path: Path
+    pair: list[TrainerRun],
+    two_hosts: TwoHosts,
+    run_trainer: RunTrainer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     two_hosts.cut()
 
     assert_host_0_has_ended_by_name(pair, tmp_path)
     # torchrun itself waits for the store until the kernel gives up its connection, a quarter of an hour by default.
     pair[1].wait_until("rank 1 failed: .*the store of torchrun does not answer", END_S)
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
     saved = pair[0].saved_env_steps()
     limit = saved + 4096
     ranks = run_trainer(**{**BY_FLAG, "learner_devices": "cpu,cpu,cpu"}, train_for_env_steps=limit)

@@ -13,6 +13,7 @@ from sfactory.config.launcher import LauncherConfig
 from sfactory.errors import ConfigError
 from sfactory.launch.jobs import Job
 from sfactory.launch.run_slurm import Batch
+from tests.support.source import ROOT, documents
 
 CONFIG = LauncherConfig(run="x:Y", backend="slurm", slurm_print_only=True)
 ARGUMENTS = ("--env=a b", "--train_dir=100%", "--experiment=e")
@@ -86,3 +87,12 @@ def test_all_problems_of_slurm_flags_are_reported(tmp_path: Path) -> None:
     words = ("{{ COLOUR }} is unknown", "has no {{ CMD }}", "a path in a batch script", "there is no sbatch")
     assert len(caught.value.problems) == len(words)
     assert all(word in problem for word, problem in zip(words, caught.value.problems, strict=True))
+
+
+def test_the_script_of_the_tutorial_is_a_script_of_bash_and_is_shown_as_it_is() -> None:
+    script = ROOT / "docs" / "examples" / "ranks.sbatch"
+
+    checked = subprocess.run(["bash", "-n", script], capture_output=True, text=True, check=False)
+
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert script.read_text() in documents()["docs/tutorials/several_machines.md"]
