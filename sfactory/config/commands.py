@@ -228,7 +228,8 @@ def _plot_clashes(config: PlotConfig) -> Iterator[Clash]:
 _PLOT = Command(
     PlotConfig,
     "plot",
-    "population draws the returns of every member, which policy replaced which, and each hyperparameter over time. "
+    "population draws the returns of every member, which policy replaced which, and each hyperparameter over time; of "
+    "a population of runs RUN is the --pbt_dir. "
     "curves draws runs, those that differ in nothing but the seed as one interquartile mean in its 95% interval. "
     f"compare draws two groups of runs, with {VERSUS} between them, and how probable it is that one is better. {_RUNS}",
     _plot_clashes,

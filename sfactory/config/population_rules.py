@@ -54,6 +54,12 @@ def learning_policies(config: Config) -> tuple[int, ...]:
     return tuple(sorted(set(named))) if named else tuple(range(config.population.num_policies))
 
 
+def member_numbers(config: Config) -> tuple[int, ...]:
+    """The numbers of the members of the population that learn in this run, in order."""
+    first = config.population.pbt_member or 0
+    return tuple(first + policy for policy in learning_policies(config))
+
+
 def _unknown_policies(config: Config) -> list[int]:
     population = config.population
     return sorted({policy for policy in population.train_policies if policy >= population.num_policies})
@@ -70,7 +76,7 @@ def _learning_policies_exist(config: Config) -> str | None:
 
 def _population_has_members(config: Config) -> str | None:
     population, count = config.population, len(learning_policies(config))
-    if not population.with_pbt or count >= 2 or _unknown_policies(config):
+    if not population.with_pbt or population.pbt_dir or count >= 2 or _unknown_policies(config):
         return None
     more = "--num_policies=4" if population.num_policies == 1 else "--train_policies=, so that all of them learn"
     return f"a population needs at least two policies that learn, and has {count}: use {more}, or leave it out"
@@ -169,6 +175,19 @@ POPULATION_RULES = (
         "2 or more",
     ),
     *idle_unless(("pbt_mix_policies_in_one_env",), "policy_mapping", lambda mapping: mapping == "auto", "auto"),
+    refuse(
+        ("pbt_dir", "num_policies"),
+        lambda config: bool(config.population.pbt_dir) and config.population.num_policies > 1,
+        "each run of such a population trains one policy: leave one of the two out",
+    ),
+    refuse(
+        ("pbt_dir", "pbt_member"),
+        lambda config: bool(config.population.pbt_dir) and config.population.pbt_member is None,
+        "which of its members is this run? Give each run a number of its own: --pbt_member=0 and so on",
+    ),
+    excludes("pbt_dir", "opponent_pool", "members with opponents of their own cannot be ranked"),
+    *idle_unless(("pbt_dir",), "with_pbt"),
+    *idle_unless(("pbt_member",), "pbt_dir", value="/shared/population"),
     *idle_unless(
         (
             *("pbt_period_env_steps", "pbt_start_mutation", "pbt_replace_fraction", "pbt_mutation_rate"),

@@ -308,6 +308,10 @@ class Checkpointer:
             self._row.set("saved_env_steps", self.progress.run_env_steps)
             self._has_latest = True
 
+    def save_copy(self, folder: Path) -> None:
+        """Save the training into another folder, too, where the newest two stay; raises as ``save``."""
+        CheckpointDir(folder, keep=2).save(self._payload(), self.trainer.train_step, self.progress.env_steps)
+
     def _save_latest_if_due(self) -> None:
         if not self._save_due.left:
             self.save()

@@ -43,6 +43,8 @@ class CommandExecutor:
         try:
             if command.save:
                 self._checkpointer.save()
+            if command.copy_to is not None:
+                self._checkpointer.save_copy(Path(command.copy_to))
             if command.parent is not None:
                 loaded = CheckpointDir(Path(command.parent), keep=1).load("latest")
                 if loaded is None:

@@ -1,4 +1,4 @@
-"""Draws a population from the files of its run: returns, replacements and hyperparameters over env steps.
+"""Draws a population from the files of its run or runs: returns, replacements and hyperparameters over env steps.
 
 Every line of an SVG has an id: ``return-1``, ``birth-0-2`` (policy 2 got the weights of policy 0), ``learning_rate-1``.
 """
@@ -19,6 +19,7 @@ from sfactory.config.saved_config import METRICS_NAME, read_config
 from sfactory.errors import ResourceError, RunDirError
 from sfactory.pbt.event_log import EVENT_LOG_NAME, Event, Kind, read_events
 from sfactory.pbt.mutation import leaves
+from sfactory.pbt.shared_dir import runs_in
 from sfactory.system.optional_packages import required
 
 RETURN, STEPS = "train/episode_return_mean", "perf/trained_env_steps"
@@ -53,8 +54,28 @@ class History:
     traces: tuple[Trace, ...]
 
 
-def read_history(run_dir: Path) -> History:
-    """The history of a population. Raises RunDirError if there is no run or population, or a file is invalid."""
+def read_history(path: Path) -> History:
+    """The history of a population: of a run, or of the runs that have the ``--pbt_dir`` ``path``.
+
+    Raises RunDirError if there is no run or population, or a file is invalid.
+    """
+    events: list[Event] = []
+    returns: list[Curve] = []
+    declared = {name: each.how for name, each in mutable_flags().items()}
+    for run_dir in runs_in(path) or [path]:
+        new_events, new_returns, how = _read_run(run_dir)
+        events += new_events
+        returns += new_returns
+        declared |= how
+    members = {event.policy for event in events} | {event.parent for event in events if event.parent is not None}
+    ends = {curve.policy: curve.env_steps[-1] for curve in returns}
+    replacements = tuple(event for event in events if event.kind is Kind.REPLACE)
+    policies = tuple(sorted(members))
+    return History(policies, tuple(returns), replacements, tuple(_traces(events, policies, declared, ends)))
+
+
+def _read_run(run_dir: Path) -> tuple[list[Event], list[Curve], dict[str, How]]:
+    """Events of a run, returns of its members, and how hyperparameters are mutated; raises RunDirError."""
     saved = read_config(run_dir)
     if saved is None:
         raise RunDirError(f"{run_dir} is not a run: it has no config.json; give the directory or the name of a run")
@@ -64,14 +85,13 @@ def read_history(run_dir: Path) -> History:
             f"the run in {run_dir} has no population: {EVENT_LOG_NAME} is missing or empty; only runs with "
             "--with_pbt=True write it"
         )
-    declared = {name: each.how for name, each in mutable_flags().items()}
-    declared |= {each.name: each.how for each in hyperparameters(config_of(saved.values))}
-    policies = tuple(sorted({event.policy for event in events}))
+    config = config_of(saved.values)
     rows = list(metrics_rows(run_dir / METRICS_NAME))
-    returns = tuple(curve for policy in policies if (curve := _returns(policy, rows)).values)
-    ends = {curve.policy: curve.env_steps[-1] for curve in returns}
-    replacements = tuple(event for event in events if event.kind is Kind.REPLACE)
-    return History(policies, returns, replacements, tuple(_traces(events, policies, declared, ends)))
+    policies = sorted({event.policy for event in events})
+    several = config.population.num_policies > 1  # otherwise the rows are of the one member
+    returns = [_returns(policy, f"policy_{policy}/" if several else "", rows) for policy in policies]
+    how = {each.name: each.how for each in hyperparameters(config)}
+    return events, [curve for curve in returns if curve.values], how
 
 
 def metrics_rows(path: Path) -> Iterable[Mapping[str, object]]:
@@ -89,8 +109,8 @@ def metrics_rows(path: Path) -> Iterable[Mapping[str, object]]:
             yield row
 
 
-def _returns(policy: int, rows: Iterable[Mapping[str, object]]) -> Curve:
-    prefix = f"policy_{policy}/"
+def _returns(policy: int, prefix: str, rows: Iterable[Mapping[str, object]]) -> Curve:
+    """The curve of a policy. prefix: of the names of its numbers in ``rows``."""
     points = ((row.get(f"{prefix}{STEPS}", row.get("env_steps")), row.get(f"{prefix}{RETURN}")) for row in rows)
     return _curve(policy, [(steps, value) for steps, value in points if is_number(steps) and is_number(value)])
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from sfactory.config.flags import config_of, values_of
 from sfactory.config.hyperparameters import hyperparameters
-from sfactory.config.population_rules import learning_policies
+from sfactory.config.population_rules import member_numbers
 from sfactory.config.schema import Config
 from sfactory.config.validation import find_problems
 from sfactory.errors import EnvError
@@ -40,7 +40,8 @@ class Population:
         self._run_dir, self._config, self.state = run_dir, config, state
         self._declared = hyperparameters(config)
         self._given: Values = {each.name: each.default for each in self._declared}  # the values of the flags
-        self._learning = learning_policies(config)
+        self._learning = member_numbers(config)
+        self._others: Mapping[int, Member] = {}  # of other runs
         # Where turns wait for a ranking; {} in a new run, and once all members have been ranked in the session.
         self._resumed_at = {p: session_start.get(p, 0) for p in self._learning} if any(session_start.values()) else {}
 
@@ -93,9 +94,15 @@ class Population:
         member = self.members.get(policy)
         return config_of({**values_of(self._config), **(member.hyperparameters if member else {})})
 
+    def meet(self, others: Mapping[int, Member]) -> None:
+        """Rank members of other runs, too, from now on; their hyperparameters are fitted to the flags of this run."""
+        fitted = {number: self._fitted(member.hyperparameters)[0] for number, member in others.items()}
+        self._others = {n: dataclasses.replace(each, hyperparameters=fitted[n]) for n, each in others.items()}
+
     def look_at(self, objectives: Objectives) -> None:
         """Check whether all members can be ranked, see ``due``. objectives: as for ``turn``."""
-        if None not in self._known(objectives).values():
+        known = self._known(objectives)
+        if None not in [known[policy] for policy in self._learning]:
             self._resumed_at = {}
 
     def due(self, policy: int, env_steps: int) -> bool:
@@ -173,8 +180,8 @@ class Population:
         return dataclasses.replace(moved, hyperparameters=values, reward_shaping=shaping, parent=parent)
 
     def _known(self, objectives: Objectives) -> dict[int, float | None]:
-        """Finite objectives of the policies that learn, as plain numbers."""
-        found = {policy: objectives.get(policy) for policy in self._learning}
+        """Finite objectives of the policies that learn, here or in other runs, as plain numbers."""
+        found = {policy: objectives.get(policy) for policy in (*self._learning, *self._others)}
         return {p: float(value) if value is not None and math.isfinite(value) else None for p, value in found.items()}
 
     def _waits(self, policy: int, env_steps: int) -> bool:
@@ -188,28 +195,32 @@ class Population:
 
     def _first(self, policy: int, env_steps: int) -> Event:
         values, shaping = self._given, self.state.reward_shaping
-        if policy != self._learning[0]:
+        if policy != (0 if self._options.pbt_dir else self._learning[0]):
             values, shaping = self._mutation(values, shaping, self._rng(policy), at_least_one=True)
         return Event(Kind.BEGIN, policy, env_steps, values, shaping)
 
     def _restored(self, member: Member, env_steps: int) -> Event:
+        values, reason = self._fitted(member.hyperparameters)
+        return Event(Kind.RESTORE, member.policy, env_steps, values, member.reward_shaping, reason=reason)
+
+    def _fitted(self, found: Values) -> tuple[Values, str]:
+        """The values of ``found``, or those next to them that are valid with the flags, and which are not as found."""
         values, problems = self._given, []
         for each in self._declared:
-            saved = member.hyperparameters.get(each.name, each.default)
+            saved = found.get(each.name, each.default)
             proposed = {**values, each.name: saved if saved == each.default else within_range(saved, each)}
             if self._is_legal(each.name, proposed):
                 values = proposed
             if values[each.name] != saved:
                 problems.append(f"{each.name}={saved:g} is not valid with the flags, {values[each.name]:g} is used")
-        reason = "; ".join(problems)
-        return Event(Kind.RESTORE, member.policy, env_steps, values, member.reward_shaping, reason=reason)
+        return values, "; ".join(problems)
 
     def _replace(
         self, policy: int, parents: Sequence[int], env_steps: int, objectives: Objectives, reason: str
     ) -> Event:
         rng = self._rng(policy)
         parent = parents[int(rng.integers(len(parents)))]
-        source = self.members[parent]
+        source = {**self.members, **self._others}[parent]
         values, shaping = self._mutation(source.hyperparameters, source.reward_shaping, rng)
         return Event(Kind.REPLACE, policy, env_steps, values, shaping, parent, objectives, reason)
 

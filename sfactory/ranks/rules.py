@@ -18,6 +18,7 @@ _BY_TORCHRUN = "TORCHELASTIC_RUN_ID"  # is set for one rank, too
 _REFUSED: tuple[tuple[str, Callable[[object], bool], str], ...] = (
     ("serial_mode", bool, "is one process"),
     ("num_policies", lambda value: value != 1, "is not made for several ranks: all train one policy"),
+    ("pbt_dir", bool, "is not made for several ranks: a member is a run of one rank"),
     ("benchmark", bool, "measures one rank"),
     ("autotune", bool, "would tune each rank by itself"),
     ("opponent_pool", bool, "is a pool of each rank by itself"),

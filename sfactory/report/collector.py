@@ -141,7 +141,7 @@ class ReportCollector:
     def objectives(self, name: str) -> dict[int, float | None]:
         """Mean of the episode statistic ``name`` over its last stats_avg values, by policy; None until then."""
         with self._lock:
-            return {policy: stats.full_mean(name) for policy, stats in enumerate(self._by_policy)}
+            return {policy: stats.full_mean(name) for policy, stats in enumerate(self._each)}
 
     def check_best_metric(self) -> None:
         """Warn, once, if episodes do not report save_best_metric; returns take the place of a true objective."""
@@ -158,8 +158,8 @@ class ReportCollector:
     def forget_episodes(self, policy: int) -> None:
         """Start new windows for ``policy``, because it has got other weights; counts and best values stay."""
         with self._lock:
-            self._by_policy[policy].episodes.forget_last()
-            self._by_policy[policy].extras.forget_last()
+            self._each[policy].episodes.forget_last()
+            self._each[policy].extras.forget_last()
 
     @property
     def extra_names(self) -> list[str]:
@@ -230,6 +230,7 @@ class ReportCollector:
         with self._lock:
             extras = {name: window.mean for name, window in self._all.extras.windows().items()}
             policies = [stats.summary(self.env_steps_of(policy)) for policy, stats in enumerate(self._by_policy)]
+        metric = TRUE_OBJECTIVE if TRUE_OBJECTIVE in self.extra_names else REWARD
         evaluation, earlier_evaluation = self.evaluations.last, None if earlier is None else earlier.evaluation
         return Summary(
             status=status,
@@ -249,9 +250,7 @@ class ReportCollector:
             episode_extra_stats={name: mean for name, mean in extras.items() if mean is not None},
             evaluation=earlier_evaluation if evaluation is None else asdict(evaluation),
             policies=policies,
-            best_policy=_best_policy(
-                self.objectives(TRUE_OBJECTIVE if TRUE_OBJECTIVE in self.extra_names else REWARD), earlier
-            ),
+            best_policy=_best_policy(self.objectives(metric) if self._by_policy else {}, earlier),
         )
 
     def _read(self) -> None:

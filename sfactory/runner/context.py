@@ -20,6 +20,7 @@ from sfactory.report.bottleneck import Advisor
 from sfactory.report.console import Console
 from sfactory.report.observers import Observers, RunFacts
 from sfactory.report.reporter import Reporter
+from sfactory.runner.member_driver import MemberDriver
 from sfactory.runner.pbt_driver import PbtDriver
 from sfactory.shared.objects import SharedObjects
 from sfactory.supervise.restarts import RestartBudget
@@ -70,7 +71,8 @@ class Executor(ABC):
         self._reports = self._reporter.reports
         self._pbt_driver: PbtDriver | None = None
         if config.population.with_pbt:
-            self._pbt_driver = PbtDriver(
+            driver = MemberDriver if config.population.pbt_dir else PbtDriver
+            self._pbt_driver = driver(
                 config, context.seed, resumed, self._reports, self._shared, run_dir, plan.reward_shaping
             )
         elif (run_dir.path / STATE_NAME).exists():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from dataclasses import dataclass
+from pathlib import Path
 
 from sfactory.actor.reward_shaping import RewardShaping
 from sfactory.config.population_rules import learning_policies
@@ -48,7 +49,8 @@ class PbtDriver:
         reward_shaping: RewardShaping | None = None,
     ) -> None:
         """Restore the population of the run directory, or begin a new one with the env's own reward shaping."""
-        steps = dict(enumerate(resumed.steps_of_policies))
+        self._first = config.population.pbt_member or 0  # the member that is policy 0
+        steps = {self._first + policy: steps for policy, steps in enumerate(resumed.steps_of_policies)}
         population = Population.restore(rundir.path, config, steps)
         if population is None:
             population = Population.begin(rundir.path, config, seed, steps, reward_shaping)
@@ -57,7 +59,6 @@ class PbtDriver:
         # Members without weights that have no parent yet. If all are lost there is no policy to copy.
         self._orphans = lost if lost != learning else set[int]()
         self._population, self._reports, self._rundir = population, reports, rundir
-        self.config_of = population.config_for  # the config with which the learner of a policy starts
         self._commands, self._reward_shaping = shared.learner_commands, shared.reward_shaping
         self._is_done = shared.has_learned_enough  # it has saved then, and its learner executes no commands any more
         self._target, self._stats_avg = config.population.pbt_target_objective, config.report.stats_avg
@@ -66,8 +67,12 @@ class PbtDriver:
         self._last = -1  # the policy that had the last turn
         self.failure: SFactoryError | None = None
         for policy in range(config.population.num_policies):
-            member = population.members.get(policy)
+            member = population.members.get(self._first + policy)
             self._shape(policy, reward_shaping if member is None else member.reward_shaping)
+
+    def config_of(self, policy: int) -> Config:
+        """The config with which the learner of ``policy`` starts."""
+        return self._population.config_for(self._first + policy)
 
     def look(self) -> None:
         """Advance the turn in progress, and begin the next one that is due."""
@@ -88,7 +93,7 @@ class PbtDriver:
     def settle(self) -> None:
         """Record a turn that was carried out before the last learner ended; any other comes again."""
         turn = self._turn
-        if turn is not None and turn.saving is None and self._commands.answer(turn.event.policy) is not None:
+        if turn is not None and turn.saving is None:
             self._conclude(turn.event)
 
     def _find_objective(self) -> str | None:
@@ -140,7 +145,7 @@ class PbtDriver:
 
     def _conclude(self, event: Event) -> None:
         """Record ``event`` once the learner of its policy has answered."""
-        policy = event.policy
+        policy = event.policy - self._first
         done = self._is_done(policy)  # asked first: from then on it answers nothing
         problem = self._commands.answer(policy)
         if problem is not None or done:
@@ -150,23 +155,28 @@ class PbtDriver:
         # It learns with the new values since a beat ago at most, and the next period begins.
         event = dataclasses.replace(event, env_steps=self._reports.env_steps_of(policy))
         if problem:
-            _log.warning("policy %d keeps what it has: %s", policy, problem)
+            _log.warning("policy %d keeps what it has: %s", event.policy, problem)
             self._population.record(dataclasses.replace(event, kind=Kind.SKIP, reason=problem))
             return
         values = ", ".join(f"{name}={value:.4g}" for name, value in sorted(event.hyperparameters.items()))
         if event.kind is Kind.REPLACE:
             self._reports.forget_episodes(policy)
-            _log.info("policy %d takes over from policy %s (%s): %s", policy, event.parent, event.reason, values)
+            _log.info("policy %d takes over from policy %s (%s): %s", event.policy, event.parent, event.reason, values)
         else:
-            _log.info("policy %d continues with %s (%s)", policy, values, event.reason)
+            _log.info("policy %d continues with %s (%s)", event.policy, values, event.reason)
         self._shape(policy, event.reward_shaping)
         self._population.record(event)
 
     def _command(self, event: Event) -> None:
         """Have the learner of the event's policy load its parent's checkpoint, if any, and the new hyperparameters."""
-        parent = None if event.parent is None else str(self._rundir.checkpoint_dir(event.parent))
-        self._commands.give(event.policy, LearnerCommand(parent=parent, hyperparameters=dict(event.hyperparameters)))
+        parent = None if event.parent is None else str(self._weights_of(event.parent))
+        command = LearnerCommand(parent=parent, hyperparameters=dict(event.hyperparameters))
+        self._commands.give(event.policy - self._first, command)
         self._turn = _Turn(event, saving=None)
+
+    def _weights_of(self, parent: int) -> Path:
+        """The folder with the checkpoints of a parent."""
+        return self._rundir.checkpoint_dir(parent)
 
     def _shape(self, policy: int, shaping: RewardShaping | None) -> None:
         if self._reward_shaping is not None and shaping is not None:

@@ -42,6 +42,7 @@ from sfactory.ranks.place import LAST_LINE, ONE_RANK, Place
 from sfactory.report.console import Console, ConsoleHandler
 from sfactory.report.observers import Observer, Observers
 from sfactory.runner.context import RunContext
+from sfactory.runner.member_driver import held_member
 from sfactory.runner.run import run_with_restarts
 from sfactory.runner.sampler import Sampler
 from sfactory.seeds import Branch, seed_at
@@ -167,7 +168,10 @@ class Session:
             folder = run.train_dir
             if self._place.rank:
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sfactory-rank-"))
-            yield stack.enter_context(RunDir.open(folder, run.experiment))
+            run_dir = stack.enter_context(RunDir.open(folder, run.experiment))
+            if self._config.population.with_pbt and self._config.population.pbt_dir:
+                stack.enter_context(held_member(self._config.population))
+            yield run_dir
 
     def _read_checkpoint(self, run_dir: RunDir, plan: Plan) -> Resumed | None:
         """Where the run was; None for a fresh one. All ranks read the checkpoint that the first one resumes."""
@@ -371,6 +375,8 @@ def _beside_the_usual(config: Config, place: Place) -> Iterator[str]:
             f"{population.opponent_pool} versions of the policy, one for every "
             f"{population.opponent_snapshot_env_steps} env steps"
         )
+    if population.pbt_dir and population.with_pbt:
+        yield f"member {population.pbt_member} of the population in {population.pbt_dir}"
     if algo.rnd:
         yield f"new observations earn a bonus: --rnd_coeff={algo.rnd_coeff:g}, not part of any return that is shown"
 

@@ -73,6 +73,7 @@ class LearnerCommand:
     """A command to save, to change hyperparameters, or to load the weights and optimizer of another policy."""
 
     save: bool = False  # save a checkpoint first
+    copy_to: str | None = None  # folder for another one, of which the newest two stay
     parent: str | None = None  # checkpoint folder of the policy to copy, None to keep the own weights
     hyperparameters: Mapping[str, float] | None = None  # new values by flag
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import json
 import os
 import signal
@@ -13,9 +15,12 @@ from typing import Any
 import pytest
 
 from sfactory.config.flags import config_of
+from sfactory.config.hyperparameters import hyperparameters
 from sfactory.errors import ExitCode
+from sfactory.pbt.plot import read_history
 from sfactory.pbt.population import Population
 from sfactory.pbt.state import load_state
+from sfactory.runner.member_driver import held_member
 from tests.support.long import LONG, long
 from tests.support.processes import eventually
 from tests.support.trainer import ENDLESS, RunTrainer, TrainerRun, assert_resumes, within
@@ -107,12 +112,13 @@ def test_parent_without_readable_checkpoints_is_skipped(run_trainer: RunTrainer)
 
 
 def learns_as_its_state_says(run: TrainerRun) -> bool:
-    """Whether each policy learns, by the last row, with the values of the state of the population."""
+    """Whether each policy learns, by the last row, with the values of the state of the population, but for decay."""
     state, row = load_state(run.run_dir), run.metrics()[-1]
     assert state is not None
     return all(
-        row[f"policy_{policy}/train/{key}"] == pytest.approx(member.hyperparameters[name])
+        row[f"{prefix}train/{key}"] == pytest.approx(member.hyperparameters[name], rel=1e-3)
         for policy, member in state.members.items()
+        for prefix in (f"policy_{policy}/" if len(state.members) > 1 else "",)
         for name, key in IN_ROWS.items()
     )
 
@@ -197,6 +203,63 @@ def test_serial_population_repeats_itself(run_trainer: RunTrainer) -> None:
 
     assert events(one.done()) == events(other.done())
     assert events(one, "replace")
+
+
+def of_runs(shared: Path, member: int, **flags: object) -> dict[str, object]:
+    """Flags of a run that is one member of a population of runs."""
+    own = {"experiment": f"member_{member}", "pbt_dir": shared, "pbt_member": member}
+    return {**POPULATION, "num_policies": 1, "pbt_replace_fraction": 0.3, **own, **flags}
+
+
+def test_run_ranks_itself_among_runs_of_the_same_folder_and_needs_a_number_of_its_own(
+    run_trainer: RunTrainer, tmp_path: Path
+) -> None:
+    shared = tmp_path / "shared"
+    flags = {"train_for_env_steps": 4000, "serial_mode": True}
+    first, second = [run_trainer(**of_runs(shared, member, **flags)).done() for member in range(2)]
+
+    assert [event["kind"] for event in events(first)][:2] == ["begin", "keep"]
+    assert {*events(second)[1]["objectives"]} == {"0", "1"}
+    assert f"member 1 of the population in {shared}" in second.stderr
+    history = read_history(shared)
+    assert history.policies == (0, 1)
+    assert [curve.policy for curve in history.returns] == [0, 1]
+
+    with held_member(config_of({"pbt_dir": str(shared), "pbt_member": 1}).population):
+        twin = run_trainer(**of_runs(shared, 1, experiment="twin", **flags))
+        twin.assert_ended(ExitCode.REFUSED)
+    assert "member-1 is in use by process" in twin.stderr
+    assert not twin.run_dir.exists()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("serial", [True, False])
+def test_runs_that_share_a_folder_copy_each_other_and_go_on_without_one_that_is_killed(
+    run_trainer: RunTrainer, tmp_path: Path, serial: bool
+) -> None:
+    shared = tmp_path / "shared"
+    flags = {"serial_mode": serial, "experiment_summaries_interval": 0.25}
+    runs = [run_trainer(**of_runs(shared, member, **flags)) for member in range(2)]
+    runs[0].wait_until(lambda: bool(events(runs[0], "replace") + events(runs[1], "replace")))
+    runs.append(late := run_trainer(**of_runs(shared, 2, **flags)))
+    late.wait_until(lambda: len(events(late)) > 3)
+
+    runs[0].kill("sf-main")
+    runs[0].wait()
+    for run in runs[1:]:
+        run.wait_until("member 0 has had no turn during 3 turns")
+    before = len(events(runs[0]))
+    runs[0] = run_trainer(**of_runs(shared, 0, **flags))
+    runs[0].wait_until(lambda: len(events(runs[0])) > before + 2)
+    for run in runs:
+        run.wait_until(functools.partial(learns_as_its_state_says, run))
+        run.stop()
+
+    assert events(runs[0])[before]["kind"] == "restore"
+    ranges = {each.name: each for each in hyperparameters(config_of(POPULATION))}
+    for event in itertools.chain(*map(events, runs)):
+        assert event["policy"] != event["parent"]
+        assert all(ranges[name].low <= value <= ranges[name].high for name, value in event["hyperparameters"].items())
 
 
 @LONG

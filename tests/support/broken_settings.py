@@ -31,6 +31,7 @@ OWN = "my_networks:Own"
 CPC: dict[str, Any] = {"use_cpc": True, "use_rnn": True}
 OWN_CRITIC: dict[str, Any] = {"separate_value_optimizer": True, "actor_critic_share_weights": False}
 POPULATION: dict[str, Any] = {"num_policies": 4, "with_pbt": True}
+MEMBER: dict[str, Any] = {"pbt_dir": "/shared/population", "pbt_member": 0}
 # Mutated by default.
 MUTATED = (
     "ppo_clip_ratio",
@@ -57,7 +58,7 @@ ALONE = """
     policy_mapping=split policy_mapping_episodes=1
     pbt_mix_policies_in_one_env=False pbt_period_env_steps=1000 pbt_start_mutation=1000 pbt_replace_fraction=0.5
     pbt_mutation_rate=0.5 pbt_replace_reward_gap=0.5 pbt_replace_reward_gap_absolute=0.5 pbt_optimize_gamma=True
-    pbt_optimize_batch_size=True pbt_target_objective=reward pbt_perturb_min=1.2 pbt_perturb_max=2.0
+    pbt_optimize_batch_size=True pbt_target_objective=reward pbt_perturb_min=1.2 pbt_perturb_max=2.0 pbt_member=1
 """
 
 BROKEN: list[Row] = [
@@ -167,6 +168,10 @@ BROKEN: list[Row] = [
     ("policy_mapping", {"num_policies": 3, "policy_mapping": "red_*=0,blue_*=1"}),
     ("with_pbt", {**POPULATION, "train_policies": (1,)}),
     ("pbt_replace_fraction", {**POPULATION, "pbt_replace_fraction": 0.9}),
+    ("pbt_dir", MEMBER),
+    ("pbt_dir", {**MEMBER, **POPULATION}),
+    ("pbt_dir", {**MEMBER, "with_pbt": True, "pbt_member": None}),
+    ("pbt_dir", {**MEMBER, "with_pbt": True, "opponent_pool": 4}),
     ("pbt_perturb_min", {**POPULATION, "pbt_perturb_min": 2.0}),
     ("pbt_hyperparameters", {**POPULATION, "pbt_hyperparameters": {"rollout": {}}}),
     ("pbt_hyperparameters", {**POPULATION, "pbt_hyperparameters": dict.fromkeys(MUTATED)}),

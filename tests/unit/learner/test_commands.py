@@ -115,6 +115,27 @@ def test_child_copies_weights_and_moments_but_not_steps(tmp_path: Path) -> None:
     assert_same(dict(saved["model"]), dict(theirs["model"]))
 
 
+def test_a_member_of_another_run_takes_over_the_copy_of_this_one(tmp_path: Path) -> None:
+    parent, child = LoneLearner(tmp_path / "parent"), LoneLearner(tmp_path / "child", seed=7)
+    copies = tmp_path / "shared" / "member-0"
+    for _ in range(4):
+        parent.learn()
+        assert parent.learning.commands.execute(LearnerCommand(save=True, copy_to=str(copies))) == ""
+    theirs = parent.saved()
+    assert theirs is not None
+    assert len(list(copies.glob("checkpoint_*.pth"))) == 2
+    parent.learn()  # goes on, meanwhile
+
+    assert child.learning.commands.execute(LearnerCommand(parent=str(copies))) == ""
+
+    own = payload_of(child.learning.trainer, child.learning.progress)
+    assert_same(dict(own["model"]), dict(theirs["model"]))
+    assert_same(own["optimizer"]["state"], theirs["optimizer"]["state"])
+    (tmp_path / "shared" / "member-1").touch()
+    elsewhere = LearnerCommand(save=True, copy_to=str(tmp_path / "shared" / "member-1"))
+    assert "member-1" in child.learning.commands.execute(elsewhere)
+
+
 def test_steps_sampled_before_a_takeover_are_masked(tmp_path: Path) -> None:
     parent, child = LoneLearner(tmp_path / "parent"), LoneLearner(tmp_path / "child")
     child.learn()

@@ -63,10 +63,12 @@ def test_ranks_of_a_machine_divide_its_cores_and_gpus(monkeypatch: pytest.Monkey
         "torch_compile=True",
         "minibatch_ring_size=2",
         "max_restarts=1",
+        "pbt_dir=/shared",
     ],
 )
 def test_what_needs_one_rank_is_refused_with_several(flag: str) -> None:
     more = ["--num_epochs=2", "--num_batches_to_accumulate=3"] if flag.startswith("minibatch") else []
+    more += ["--with_pbt=True", "--pbt_member=1"] if flag.startswith("pbt") else []
     resolved = with_flags(f"--{flag}", *more)
 
     with pytest.raises(ConfigError, match="torchrun"):

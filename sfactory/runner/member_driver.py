@@ -1,0 +1,95 @@
+"""Takes the turns of a run that is one member of a population of runs, which share a folder (``--pbt_dir``).
+
+In a turn the learner saves a copy of its checkpoint for the others, main publishes what it was reached with, reads what
+the others have published, and decides for this member alone. No member waits for another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sfactory import atomic
+from sfactory.config.flags import assigned
+from sfactory.config.schema import Config, PopulationConfig
+from sfactory.errors import RunDirError
+from sfactory.experiment.run_dir import LOCK_NAME, lock_file
+from sfactory.pbt.event_log import Kind
+from sfactory.pbt.shared_dir import SharedDir, member_dir
+from sfactory.runner.pbt_driver import PbtDriver
+from sfactory.shared.control import LearnerCommand
+
+_log = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def held_member(population: PopulationConfig) -> Iterator[None]:
+    """Own the member's folder inside the block; raises RunDirError if another run does, or if it cannot be made."""
+    assert population.pbt_member is not None, "a rule demands it"
+    folder = member_dir(population.pbt_dir, population.pbt_member)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        fd = lock_file(folder / LOCK_NAME, "Give this run another --pbt_member, or stop that one.")
+    except OSError as error:
+        flag = assigned("pbt_dir", population.pbt_dir)
+        raise RunDirError(f"{flag}: {folder} cannot be used: {error}; the file system must support locks") from error
+    try:
+        atomic.remove_stale(folder)
+        yield
+    finally:
+        os.close(fd)
+
+
+class MemberDriver(PbtDriver):
+    """Advances the turns of policy 0, which is member ``pbt_member``, at every beat."""
+
+    def __init__(self, config: Config, *parts: Any) -> None:
+        """As PbtDriver."""
+        super().__init__(config, *parts)
+        self._path = Path(config.population.pbt_dir).absolute()
+        self._shared_dir = SharedDir(self._path, self._first, config.run.env, self._rundir.path)
+        self._is_saving = False
+
+    def look(self) -> None:
+        """Advance the turn in progress, or begin one if it is due."""
+        metric = self._find_objective()
+        if metric is None:
+            return
+        self._advance()
+        objective = self._reports.objectives(metric)[0]
+        self._population.look_at({self._first: objective})
+        if self._turn is not None:
+            return
+        if not self._is_saving:
+            if not self._is_done(0) and self._population.due(self._first, self._reports.env_steps_of(0)):
+                copy_to = str(member_dir(self._path, self._first))
+                self._commands.give(0, LearnerCommand(save=True, copy_to=copy_to))
+                self._is_saving = True
+        elif (problem := self._commands.answer(0)) is not None:
+            self._is_saving = False
+            self._take_turn(metric, objective, problem)
+
+    def _take_turn(self, metric: str, objective: float | None, problem: str) -> None:
+        """Publish and decide, once the learner has answered; problem: why it could not save, "" if it could."""
+        env_steps = self._reports.env_steps_of(0)
+        objective = float(objective) if objective is not None and math.isfinite(objective) else None
+        if problem:
+            _log.warning("other members do not get the weights that this one has now: %s", problem)
+        else:
+            self._shared_dir.publish(self._population.state, metric, env_steps, objective)
+        others = self._shared_dir.others(metric, self._population.state.reward_shaping)
+        self._population.meet({number: other.member for number, other in others.items()})
+        objectives = {number: other.objective for number, other in others.items()}
+        event = self._population.turn(self._first, env_steps, {**objectives, self._first: objective})
+        if event.kind is Kind.KEEP:
+            self._population.record(event)
+        else:
+            self._command(event)
+
+    def _weights_of(self, parent: int) -> Path:
+        return member_dir(self._path, parent)
