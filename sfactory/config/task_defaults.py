@@ -62,12 +62,14 @@ def depends_on_step_time(resolved: Resolved) -> bool:
     return unset and not resolved.config.run.serial_mode and wants_task_defaults(resolved)
 
 
-def with_task_defaults(resolved: Resolved, kind: Kind, step_us: float | None, on_gpu: bool = False) -> Resolved:
+def with_task_defaults(
+    resolved: Resolved, kind: Kind, step_us: float | None, on_gpu: bool = False, agents: int = 1
+) -> Resolved:
     """The config with the defaults of ``kind`` where the schema's would hold; their source is "task: <kind>".
 
     A default that would clash with another flag is left out, with those of its kind that the clash names. step_us:
     microseconds of an env step, if known; envs that are slow are heavy, too, so there are not more of them. on_gpu:
-    actions may be chosen on a GPU.
+    actions may be chosen on a GPU. agents: of one env.
     """
     sources, config = resolved.sources, resolved.config
     chosen = {name: value for name, value in TASK_DEFAULTS[kind].items() if sources[name] == DEFAULT}
@@ -78,7 +80,7 @@ def with_task_defaults(resolved: Resolved, kind: Kind, step_us: float | None, on
     before = values_of(config)
     if "batch_size" in chosen:
         largest = _LARGEST_ON_GPU if on_gpu and kind == "images" else _LARGEST
-        chosen["batch_size"] = _batch_size(before | chosen, largest)
+        chosen["batch_size"] = _batch_size(before | chosen, largest, agents)
     chosen |= fitted(before | chosen, {name for name, source in sources.items() if source == DEFAULT})
     while chosen:
         problems = find_problems(config_of(before | chosen), chosen=resolved.given)
@@ -118,9 +120,11 @@ def with_gpu_defaults(resolved: Resolved, kind: Kind) -> Resolved:
     return resolved.replaced(chosen, _GPU) if chosen and config.run.task_defaults else resolved
 
 
-def _batch_size(values: Mapping[str, Any], largest: int) -> int:
-    """Minibatches so large that a dataset is a round of collection: with more actors it would be many policies old."""
-    round_steps = values["num_workers"] * values["num_envs_per_worker"] * values["rollout"]
-    datasets = round_steps / (values["batch_size"] * values["num_batches_per_epoch"])
-    times = min(2 ** math.ceil(math.log2(max(1.0, datasets))), largest)
-    return int(values["batch_size"] * times)
+def _batch_size(values: Mapping[str, Any], largest: int, agents: int) -> int:
+    """Minibatches so large that a dataset is what a policy gets of a round of collection, or more.
+
+    Of a smaller one the rest would wait, and be learned from when it is many updates old.
+    """
+    rows = values["num_workers"] * values["num_envs_per_worker"] * agents / values["num_policies"]
+    datasets = rows * values["rollout"] / (values["batch_size"] * values["num_batches_per_epoch"])
+    return int(values["batch_size"] * min(max(1, math.ceil(datasets)), largest))

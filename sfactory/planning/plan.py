@@ -217,7 +217,7 @@ def fitted_to_env(resolved: Resolved, probed: Probed, device: str) -> Resolved:
     config = resolved.config
     kind, on_gpu = probed.spec.for_model(config.model).kind, device != "cpu"
     if wants_task_defaults(resolved):
-        resolved = with_task_defaults(resolved, kind, probed.step_us, on_gpu)
+        resolved = with_task_defaults(resolved, kind, probed.step_us, on_gpu, probed.spec.num_agents)
     resolved = fitted_to_agents(resolved, probed.spec.num_agents)
     if probed.makes_tensors:
         resolved = fitted_to_tensors(resolved)

@@ -56,11 +56,25 @@ def test_defaults_of_sizes_fit_what_was_set(words: str, name: str, fitted: int) 
     assert check(resolved.config) == []
 
 
-@pytest.mark.parametrize(("actors", "batch_size"), [(1, 256), (2, 256), (3, 512), (16, 2048), (64, 2048)])
-def test_a_dataset_is_a_round_of_all_actors(actors: int, batch_size: int) -> None:
-    resolved = with_task_defaults(read_command_line([ENV, f"--num_workers={actors}"]), "vector", None)
+@pytest.mark.parametrize(
+    ("actors", "agents", "policies", "batch_size"),
+    [
+        *((1, 1, 1, 256), (2, 1, 1, 256), (3, 1, 1, 512), (5, 1, 1, 768), (16, 1, 1, 2048), (64, 1, 1, 2048)),
+        *((2, 2, 1, 512), (2, 3, 1, 768), (4, 3, 1, 1536), (2, 8, 1, 2048), (2, 20, 1, 2048), (1, 2, 1, 256)),
+        *((2, 3, 3, 256), (4, 6, 3, 1024), (16, 1, 4, 512)),
+    ],
+)
+def test_a_dataset_is_a_round_of_all_actors_and_agents_of_a_policy(
+    actors: int, agents: int, policies: int, batch_size: int
+) -> None:
+    command = read_command_line([ENV, f"--num_workers={actors}", f"--num_policies={policies}"])
+    resolved = with_task_defaults(command, "vector", None, agents=agents)
 
     assert resolved.config.learner.batch_size == batch_size
+    sampling, learner = resolved.config.sampling, resolved.config.learner
+    of_policy = actors * sampling.num_envs_per_worker * sampling.rollout * agents / policies
+    assert learner.batch_size * learner.num_batches_per_epoch >= of_policy or batch_size == 8 * 256
+    assert check(resolved.config) == []
 
 
 def test_slow_envs_are_not_multiplied() -> None:
