@@ -122,6 +122,13 @@ LEARNING_RULES = (
     Rule(("microbatch_size", "batch_size", "rollout", "with_vtrace", "use_rnn"), _microbatches_fill_a_minibatch),
     excludes("torch_compile", "microbatch_size", "parts of a minibatch are not compiled"),
     excludes("torch_compile", "with_pbt", "each value that changes would be compiled for 20 s"),
+    refuse(
+        ("torch_compile", "use_rnn", "rnn_type"),
+        lambda config: (
+            config.learner.torch_compile and config.model.use_rnn and config.model.rnn_type in ("gru", "lstm")
+        ),
+        "torch compiles the steps of a {rnn_type} to other numbers: leave it out, or take --rnn_type=mingru",
+    ),
     at_most("num_batchers", "num_workers", ": batchers assemble the workers' trajectories"),
     at_most("ring_warmup", "num_epochs", ", which the number of passes rises to"),
     needs("replay_proportion", "replay_slots", "there are no trajectories to replay", value=100),

@@ -162,6 +162,7 @@ BROKEN: list[Row] = [
     ("after_train_step", {"after_train_step": ("my_hooks:look:twice",)}),
     ("torch_compile", {"torch_compile": True, "microbatch_size": 512}),
     ("torch_compile", {**POPULATION, "torch_compile": True}),
+    ("torch_compile", {"torch_compile": True, "use_rnn": True}),
     ("train_policies", {"train_policies": (3,)}),
     ("train_policies", {"num_policies": 4, "train_policies": (1, 1)}),
     ("policy_mapping", {"num_policies": 4, "policy_mapping": "mine"}),
