@@ -9,7 +9,9 @@ import signal
 import sys
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
+import pyte
 import pytest
 
 from scripts import compare_peers, gpu_check, mutants
@@ -21,6 +23,7 @@ from scripts.bench_files import families_text, joined, report_text
 from scripts.command import ROOT, Command, json_line, run
 from scripts.disturbed import killed
 from scripts.draw_curves import Curve, band, collect
+from scripts.draw_live_view import COLOURS, svg
 from scripts.process_facts import facts_of
 from scripts.results_table import steps_to
 from scripts.rounds import Spread, alternating, ratio
@@ -203,6 +206,20 @@ def test_audit_tells_clean_from_not_asked(tmp_path: Path, packages: list[dict[st
     script.write_text(f"print({json.dumps({'dependencies': packages})!r})")
 
     assert audit([sys.executable, str(script)]) == code != KNOWN
+
+
+def test_the_picture_of_a_terminal_has_its_text_blocks_and_colours() -> None:
+    screen = pyte.Screen(40, 6)
+    pyte.Stream(screen).feed("a < b\r\n\x1b[1mrun\x1b[0m \x1b[33m███░\x1b[0m ▁▅")
+
+    picture = ElementTree.fromstring(svg(screen))
+
+    tags = [child.tag.partition("}")[2] for child in picture]
+    assert tags == ["rect", "text", "text", "rect", "rect", "rect", "rect"]  # the first one is the paper
+    assert [child.text for child in picture if child.text] == ["a < b", "run"]
+    assert [float(child.get("width", 0)) for child in picture][3:] == [25.2, 8.4, 8.4, 8.4]
+    assert [child.get("fill") for child in picture][3:5] == [COLOURS["brown"]] * 2
+    assert float(picture.get("viewBox", "").split()[3]) == 64  # two rows
 
 
 def test_each_mutant_has_one_place() -> None:
