@@ -37,7 +37,8 @@ def held_member(population: PopulationConfig) -> Iterator[None]:
         fd = lock_file(folder / LOCK_NAME, "Give this run another --pbt_member, or stop that one.")
     except OSError as error:
         flag = assigned("pbt_dir", population.pbt_dir)
-        raise RunDirError(f"{flag}: {folder} cannot be used: {error}; the file system must support locks") from error
+        advice = "choose another folder, on a file system with locks"
+        raise RunDirError(f"{flag}: {folder} cannot be used: {error}; {advice}") from error
     try:
         atomic.remove_stale(folder)
         yield
