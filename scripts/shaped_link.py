@@ -33,6 +33,7 @@ PORT = 29_511
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 START_S = 300.0  # before training, and for the last save
 ALL_PROTOCOLS, SOL_PACKET, VNET_HEADER, OUTGOING = 0x0003, 263, 15, 4  # linux/if_packet.h
+SENT = 100_000_000  # bytes, to see what the link does
 LONGEST = 70_000  # bytes of a packet that the kernel has not cut yet, with its header
 
 
@@ -47,6 +48,7 @@ def relay(interfaces: Sequence[str], delay_s: float, bytes_per_s: float) -> None
         end.setblocking(False)
     waiting = [collections.deque[tuple[float, bytes]]() for _ in ends]
     free_at = [0.0, 0.0]  # when the link has sent all that came from this end
+    print(flush=True)
     while True:
         nearest = min((queue[0][0] for queue in waiting if queue), default=time.monotonic() + 1.0)
         select.select(ends, [], [], max(0.0, nearest - time.monotonic()))
@@ -112,7 +114,9 @@ class Link:
             ip("-n", name, "link", "set", "lo", "up")
         if self._shape is not None:
             command = [sys.executable, __file__, "--relay", *map(str, self._shape)]
-            self._relay = subprocess.Popen(self.inside(2, command))
+            self._relay = subprocess.Popen(self.inside(2, command), stdout=subprocess.PIPE)
+            assert self._relay.stdout is not None
+            self._relay.stdout.readline()  # it carries packets from now on
 
 
 SERVER = f"""
@@ -120,18 +124,23 @@ import socket
 with socket.create_server(("{ADDRESSES[0]}", {PORT})) as server:
     print(flush=True)
     with server.accept()[0] as link:
-        left = 40_000_000
-        while left and (data := link.recv(2**20)): left -= len(data)
+        link.send(link.recv(1))
+        left = {SENT}
+        while left and (data := link.recv(2**20)):
+            left -= len(data)
         link.send(b"!")
 """
 CLIENT = f"""
 import socket, time
-since = time.monotonic()
 with socket.create_connection(("{ADDRESSES[0]}", {PORT}), timeout=30) as link:
-    trip = time.monotonic() - since
-    link.sendall(bytes(40_000_000))
+    since = time.monotonic()
+    link.send(b"?")
     link.recv(1)
-print(f"round trip {{1e3 * trip:.2f}} ms, {{320 / (time.monotonic() - since):.0f}} Mbit/s")
+    trip = time.monotonic() - since
+    link.sendall(bytes({SENT}))
+    link.recv(1)
+    mbit = {SENT} * 8e-6 / (time.monotonic() - since - trip)
+print(f"round trip {{1e3 * trip:.2f}} ms, {{mbit:.0f}} Mbit/s")
 """
 
 
@@ -181,7 +190,8 @@ def main() -> None:
         relay(("end0", "end1"), *arguments.relay)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     shape = arguments.delay_ms / 1e3, arguments.mbit * 1e6 / 8
-    flags = [f"--sync_every={arguments.sync_every}", *flags]
+    # Asynchronous collection, which goes on while ranks meet.
+    flags = [f"--sync_every={arguments.sync_every}", "--task_defaults=False", "--seed=1", *flags]
     ratios = []
     for number in range(arguments.rounds):
         rates = {}

@@ -76,13 +76,8 @@ class Averaging:
             momentum.copy_(saved)
 
     def _means(self, tensors: list[Tensor]) -> list[Tensor]:
-        """Their means over all ranks, by one sum for each dtype."""
-        means: dict[int, Tensor] = {}
-        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-            which = [number for number, tensor in enumerate(tensors) if tensor.dtype is dtype]
-            flat = torch.cat([tensors[number] for number in which])
-            if (add_up := self._ranks.sum_of("weights")) is not None:
-                flat = add_up(flat) / self._ranks.world
-            pieces = torch.split(flat, [len(tensors[number]) for number in which])
-            means.update(zip(which, pieces, strict=True))
-        return [means[number] for number in range(len(tensors))]
+        """Their means over all ranks, in float32, which is exact enough for differences: one sum of a single tensor."""
+        flat = torch.cat([tensor.float() for tensor in tensors])
+        if (add_up := self._ranks.sum_of("weights")) is not None:
+            flat = add_up(flat) / self._ranks.world
+        return list(torch.split(flat, [len(tensor) for tensor in tensors]))
