@@ -361,7 +361,7 @@ def _where(config: Config, plan: Plan) -> str:
 def _beside_the_usual(config: Config, place: Place) -> Iterator[str]:
     """Sentences on what most runs do not use: ranks, wrappers, own networks, a pool of opponents, a bonus."""
     if (updates := config.learner.sync_every) > 1 and place.world == 1:
-        yield f"--sync_every={updates} has no effect: this run is one rank (torchrun starts several)"
+        yield f"--sync_every={updates} has no effect: this run is one rank (docs/scaling.md)"
     for part, name in own_parts(config.model).items():
         yield f"{'the whole network' if part == 'model' else f'the {part} of the network'} is {name}"
     if used := config.wrappers.used:
