@@ -22,7 +22,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from sfactory.config.flags import assigned
-from sfactory.errors import ConfigError, RankLost
+from sfactory.errors import ConfigError, ExitCode, RankLost
 from sfactory.launch.tied_process import tied_command
 from sfactory.process.signals import HANDLED, set_process_name
 from sfactory.ranks.place import EXIT_CODE, LAST_LINE, RUN_ID
@@ -33,8 +33,8 @@ _SAVE_S = 150  # from a signal to SIGKILL; the processes of a rank end by themse
 def train_in_ranks(devices: Sequence[str], arguments: Sequence[str]) -> tuple[int, str]:
     """Train on ``devices``, a rank on each; returns the exit code and the last line of the first rank.
 
-    arguments: of sfactory.train. Raises ConfigError if there is no such device, and RankLost if the first rank has left
-    neither.
+    arguments: of sfactory.train. Raises ConfigError if there is no such device, and RankLost, with the exit code of
+    another rank if that is why all have ended, if the first rank has left neither, or was ended by torch.
     """
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible_to_ranks(devices))
     set_process_name("sf-ranks")
@@ -55,23 +55,30 @@ def train_in_ranks(devices: Sequence[str], arguments: Sequence[str]) -> tuple[in
             shutdown_timeout=_SAVE_S,
         )
         program, *words = tied_command([sys.executable, "-m", "sfactory.train", *arguments])
-        how = "a signal"
+        how, code = "a signal", 0
         logging.disable(logging.ERROR)  # ranks say why they end, and the first one after all others
         try:
             elastic_launch(config, program)(*words)
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
-            how = f"the end of rank {rank} (process {failure.pid}), {_ended(failure.exitcode)}"
+            code = failure.exitcode
+            ended = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+            how = f"rank {rank} (process {failure.pid}) has ended {ended}"
         except SignalException as error:
-            how = error.sigval.name
+            how = f"{error.sigval.name} came"
         finally:
             logging.disable(logging.NOTSET)
             for signum, handler in handlers.items():
                 signal.signal(signum, handler)
         left = {path.name: path.read_text() for path in Path(folder).glob("*/attempt_0/0/*")}
     if not left.keys() >= {EXIT_CODE, LAST_LINE}:
-        raise RankLost(f"rank 0 has left no result, after {how}")
-    return int(left[EXIT_CODE]), left[LAST_LINE]
+        raise RankLost(f"{how}, and the first rank has left no result")
+    exit_code = int(left[EXIT_CODE])
+    if exit_code == ExitCode.SIGTERM != code and code > 0:  # torch has ended the first rank, because of another one
+        failed = RankLost(f"{how}, and so all others, too")
+        failed.exit_code = ExitCode(code) if code in set(ExitCode) else failed.exit_code
+        raise failed
+    return exit_code, left[LAST_LINE]
 
 
 def visible_to_ranks(devices: Sequence[str]) -> list[str]:
@@ -84,7 +91,3 @@ def visible_to_ranks(devices: Sequence[str]) -> list[str]:
         raise ConfigError([f"{given}: torch finds {count} CUDA devices here, numbered from 0"])
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     return [visible[int(device)] if visible[0] else device for device in devices]
-
-
-def _ended(code: int) -> str:
-    return f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"

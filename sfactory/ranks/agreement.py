@@ -84,12 +84,23 @@ class Agreement:
         self._opened, self._due = 0, 1 if self._apart is None else self._apart.datasets
 
     def require_own_end(self) -> None:
-        """Raise RankLost if the run ends for another rank alone; call it once all is saved."""
+        """Raise RankLost if the run ends for another rank alone, or one has died since; call it once all is saved."""
+        if self.end:
+            self._meet_at_the_end()
         patience = Deadline(_OWN_STOP_S)
         while self.end and not self._stop() and not patience.passed:
             time.sleep(0.05)
         if self.end and not self._stop():
             raise RankLost(f"all ranks have ended with {self.end}")
+
+    def _meet_at_the_end(self) -> None:
+        """The first rank alone waits for the others: torchrun sends it a signal also where one of them has died."""
+        is_first, patience = self._ranks.rank == 0, Deadline(_WAIT_S)
+        try:
+            self._ranks.meet("", lambda: not is_first or patience.passed or self._stop() > 1)
+        except RankLost:
+            if is_first:
+                raise
 
     def _gives_up(self) -> bool:
         stop = self._stop()

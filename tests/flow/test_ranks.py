@@ -124,6 +124,14 @@ def test_signals_save_and_end_ranks_and_any_number_of_them_goes_on(run_trainer: 
 
 
 @pytest.mark.long
+def test_what_every_rank_refuses_is_refused(run_trainer: RunTrainer) -> None:
+    run = run_trainer(**{**BY_FLAG, "after_train_step": None}, env_kwargs={"nonsense": 1})
+
+    run.assert_ended(ExitCode.REFUSED, END_S)
+    assert "nonsense" in run.stderr
+
+
+@pytest.mark.long
 def test_torchrun_restarts_all_ranks_from_the_checkpoint(run_trainer: RunTrainer) -> None:
     again = (*TORCHRUN[:-1], "--max-restarts=1", TORCHRUN[-1])
     run = run_trainer(again, **{**RANKS, "after_train_step": None}, train_for_env_steps=ENDLESS)

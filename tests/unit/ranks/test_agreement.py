@@ -19,8 +19,14 @@ class Scripted(Ranks):
 
     def __init__(self, *others: tuple[str, float, int]) -> None:
         self.others, self.said = list(others), list[list[object]]()
+        self.is_lost, self.ends = False, 0
 
     def meet(self, word: str, give_up: Callable[[], bool]) -> list[str]:
+        if not word:  # at the end
+            self.ends += 1
+            if self.is_lost:
+                raise RankLost("rank 1 did not come")
+            return []
         self.said.append(json.loads(word))
         return [word, json.dumps([*self.others.pop(0), *self.said[-1][3:]])]
 
@@ -37,6 +43,10 @@ def test_a_rank_without_a_dataset_meets_no_other_unless_it_wants_to_end() -> Non
     assert not agreement.may_open(False, "")
     assert agreement.end == "rank 0: it was stopped"
     agreement.require_own_end()
+    assert ranks.ends == 1
+    ranks.is_lost = True  # the signal came from torchrun, because the other one has died
+    with pytest.raises(RankLost, match="rank 1 did not come"):
+        agreement.require_own_end()
 
 
 def test_all_end_with_one_whose_hook_failed_and_say_so() -> None:
