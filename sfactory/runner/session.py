@@ -327,7 +327,7 @@ def _open_console(config: Config, run_dir: RunDir, spawner: Spawner) -> Console:
 
 def _log_start(config: Config, plan: Plan, resumed: Resumed | None, run_dir: RunDir, place: Place) -> None:
     layout = plan.layout
-    policies = ""
+    policies = f"{place.world} ranks, each with " if place.world > 1 else ""
     if layout.num_policies > 1:
         pbt = ", population-based training" if config.population.with_pbt else ""
         policies = f"{layout.num_policies} policies, played by {layout.mapping}{pbt}, limits apply to each; "
@@ -335,10 +335,9 @@ def _log_start(config: Config, plan: Plan, resumed: Resumed | None, run_dir: Run
     actors = f"{layout.num_actors} actors x {layout.splits * layout.envs} envs{agents}, {_where(config, plan)}"
     if layout.resident:
         actors = f"1 TensorEnv of {layout.envs} envs, which collects and learns in turn, on {plan.device}"
-    each = f"{place.world} ranks, each with " if place.world > 1 else ""
     _log.info(
-        "%s in %s: %s%s%s, batch of %d steps",
-        *(config.run.env, run_dir.path, each, policies, actors, config.learner.batch_size),
+        "%s in %s: %s%s, batch of %d steps",
+        *(config.run.env, run_dir.path, policies, actors, config.learner.batch_size),
     )
     for sentence in _beside_the_usual(config, place):
         _log.info("%s", sentence)
