@@ -5,7 +5,7 @@
 It needs root, iproute2 and taskset. Each rank is in a network namespace of its own, with half of the cores. Once a veth
 pair connects them; and once a relay, which holds each packet back for as long as a link of ``--mbit`` and
 ``--delay_ms`` each way takes (as ``tc qdisc ... netem`` does, which many kernels are built without). Run it on a
-machine without other work. Flags of sfactory.train may follow. Nothing is left behind.
+machine without other work. Flags of sfactory.train may follow after ``--``. Nothing is left behind.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # so that this may be started as a file and imported as a module
-from scripts.command import Command, json_line
+from scripts.command import Command, json_line, split_flags
 
 PORT = 29_511
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
@@ -185,7 +185,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=90.0, help="of training, in each run")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--relay", nargs=2, type=float, metavar=("DELAY_S", "BYTES_PER_S"), help=argparse.SUPPRESS)
-    arguments, flags = parser.parse_known_args()
+    own, flags = split_flags(sys.argv[1:])
+    arguments = parser.parse_args(own)
     if arguments.relay:
         relay(("end0", "end1"), *arguments.relay)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
