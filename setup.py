@@ -31,6 +31,8 @@ OPTIMIZERS = ["pytorch_optimizer>=4.1,<5"]
 SAFETENSORS = ["safetensors>=0.5"]
 # The policy as a function for other programs; onnxscript translates, and onnxruntime runs it.
 ONNX = ["onnx>=1.17", "onnxscript>=0.5", "onnxruntime>=1.20"]
+# What remote actors and their run send each other messages with.
+REMOTE = ["pyzmq>=26"]
 # What uploads and downloads policies.
 HUB = ["huggingface_hub>=1.0"]
 # What sfactory.plot draws with.
@@ -87,6 +89,7 @@ setup(
         "safetensors": SAFETENSORS,
         "onnx": ONNX,
         "hub": HUB,
+        "remote": REMOTE,
         "video": VIDEO,
         "plot": PLOT,
         "docs": DOCS,
@@ -120,6 +123,7 @@ setup(
             *SAFETENSORS,
             *ONNX,
             *HUB,
+            *REMOTE,
             *VIDEO,
             *PLOT,
             *DOCS,

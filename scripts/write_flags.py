@@ -40,7 +40,7 @@ from sfactory.config.commands import (
 )
 from sfactory.config.enjoy import EnjoyConfig, enjoy_flags
 from sfactory.config.flags import Flag, all_flags, coerce, type_text, value_text
-from sfactory.config.launcher import LauncherConfig, launcher_flags
+from sfactory.config.launcher import LauncherConfig, RemoteConfig, launcher_flags, remote_flags
 from sfactory.config.schema import Config
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -88,7 +88,7 @@ The words of the map:
 def our_flags() -> dict[str, Flag]:
     """All flags by name; where train and another command share a name, it is train's."""
     others = (
-        *(launcher_flags, page_flags, plot_flags, match_flags, check_flags),
+        *(launcher_flags, remote_flags, page_flags, plot_flags, match_flags, check_flags),
         *(export_flags, evaluate_flags, enjoy_flags),
     )
     return {name: flag for flags in (*others, all_flags()) for name, flag in flags.items()}
@@ -186,6 +186,7 @@ def _our_part(origins: Origins) -> list[str]:
         ("launcher", LauncherConfig, launcher_flags),
         ("match", MatchConfig, match_flags),
         ("plot", PlotConfig, plot_flags),
+        ("remote_actors", RemoteConfig, remote_flags),
         ("report_page", PageConfig, page_flags),
     ]
     for name, settings, known in others:

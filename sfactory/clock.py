@@ -84,6 +84,7 @@ class Timeouts:
     idle_policy: after which a warning says that a policy learns nothing while others are done.
     save_grace: between a stop and the end of the last save; twice the longest update is added.
     save_retry: between a save that failed and the next try.
+    link: without a message, after which the connection to or of a remote actor is lost.
     tracker: for an experiment tracker to begin its run, and to send what is left at the end.
     """
 
@@ -92,6 +93,7 @@ class Timeouts:
     idle_policy: float = 30.0
     save_grace: float = 8.0
     save_retry: float = 5.0
+    link: float = 10.0
     tracker: float = 120.0
 
     def scaled(self, factor: float) -> Timeouts:

@@ -16,6 +16,7 @@ Mapping = Literal["split", "env", "agent", "names", "function"]
 
 # What the names of processes of one kind begin with.
 ACTORS = "sf-actor-"
+GATEWAY = f"{ACTORS}remote"  # the actor whose trajectories come from other machines
 POLICY_WORKERS = "sf-policy-"
 LEARNERS = "sf-learner-"
 EVALUATORS = "sf-eval-"
@@ -91,6 +92,7 @@ class Layout:
     kinds: tuple[str, ...] = ()  # by policy, the kind of agents that it plays, if there are several kinds
     opponents: int = 0  # past versions that policy 0 plays against
     resident: bool = False  # a TensorEnv is stepped on the learner's device: there are no slots
+    remote: bool = False  # the last actor is the gateway, which has no envs: see sfactory/remote/gateway.py
 
     @staticmethod
     def plan(
@@ -105,9 +107,10 @@ class Layout:
     ) -> Layout:
         """Compute all sizes; the configuration was checked before, so nothing here can fail."""
         population = population or PopulationConfig()
-        policies = population.num_policies
+        policies, remote = population.num_policies, sampling.remote_actors_port > 0
+        actors = sampling.num_workers + remote
         splits = _splits(sampling, inference, population)
-        mapping = choose_mapping(population, sampling.num_workers * splits, agents)
+        mapping = choose_mapping(population, actors * splits, agents)
         minibatch_rows = learner.batch_size // sampling.rollout
         dataset_rows = minibatch_rows * learner.num_batches_per_epoch
         rows = sampling.num_envs_per_worker // splits * agents
@@ -116,7 +119,7 @@ class Layout:
             slots = 0
         elif until_trained:
             # With several policies each has splits of its own, equally many (see the rules of populations).
-            slots = _slots_of_a_dataset(dataset_rows, rows, sampling.num_workers * splits // policies)
+            slots = _slots_of_a_dataset(dataset_rows, rows, actors * splits // policies)
         else:
             slots = sampling.min_traj_buffers_per_worker
         background = learner.train_in_background_thread and not until_trained
@@ -124,7 +127,7 @@ class Layout:
             inference=inference,
             num_policies=policies,
             mapping=mapping,
-            num_actors=sampling.num_workers,
+            num_actors=actors,
             policy_workers=0 if inference == "local" else sampling.policy_workers_per_policy,
             splits=splits,
             rows=rows,
@@ -140,6 +143,7 @@ class Layout:
             agents=agents,
             opponents=population.opponent_pool,
             resident=resident,
+            remote=remote,
         )
 
     def with_batches(self, learner: LearnerConfig) -> Layout:
@@ -162,6 +166,11 @@ class Layout:
         return self.splits * self.slots_per_split
 
     @property
+    def local_actors(self) -> int:
+        """Actors that step envs here."""
+        return self.num_actors - self.remote
+
+    @property
     def num_splits(self) -> int:
         """Splits of all actors."""
         return self.num_actors * self.splits
@@ -174,7 +183,7 @@ class Layout:
     @property
     def actor_names(self) -> list[str]:
         """Process names of the actors."""
-        return [actor_name(actor) for actor in range(self.num_actors)]
+        return [*map(actor_name, range(self.local_actors)), *[GATEWAY] * self.remote]
 
     @property
     def policy_worker_names(self) -> list[str]:
@@ -213,7 +222,7 @@ def _splits(sampling: SamplingConfig, inference: Inference, population: Populati
     """Splits of an actor. Local inference waits for no other process, so it needs only one split for each policy."""
     if inference == "central":
         return sampling.worker_num_splits
-    of_actor = -(-population.num_policies // sampling.num_workers)
+    of_actor = -(-population.num_policies // max(1, sampling.num_workers))
     by_split = population.policy_mapping in ("auto", "split") and sampling.num_envs_per_worker % of_actor == 0
     return of_actor if by_split else 1
 

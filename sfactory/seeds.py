@@ -33,6 +33,7 @@ class Branch(IntEnum):
     POPULATION = 12  # policy, turn: what a member of a population draws in that turn
     STICKY_ACTIONS = 14  # none, of the seed of an env: when it takes its last action again
     RANK = 15  # rank: the seed of one of several ranks but the first, in place of the run's
+    REMOTE = 16  # generation (two parts), number: the seed of one of several remote actors, in place of the run's
     MATCH = 13  # two policies of a match, side: a play of the one on that side against the other
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections import deque
+from collections.abc import Sequence
 
 from sfactory.actor.decorrelation import FirstWait
 from sfactory.actor.setup import ActorSetup
@@ -11,6 +12,7 @@ from sfactory.actor.split import Split
 from sfactory.messages import TrajectoryReady
 from sfactory.shared.slots import SlotState
 from sfactory.shared.status import StatusRow, Stopwatch
+from sfactory.shared.trajectories import Slot
 
 
 class TrajectoryOutput:
@@ -44,14 +46,20 @@ class TrajectoryOutput:
 
     def begin(self, split: Split) -> bool:
         """Start a free slot of ``split``; False if it has none, which is how the learner holds collection back."""
-        queue = self._queues[split.index]
-        if self._table.state(queue[0]) is not SlotState.FREE or not self._has_its_turn(split.index):
-            return False
+        slot = self.take(split.index)
+        if slot is not None:
+            split.begin(slot)
+        return slot is not None
+
+    def take(self, split: int) -> Slot | None:
+        """The next slot of that split, FILLING; None if it has no free one."""
+        queue = self._queues[split]
+        if self._table.state(queue[0]) is not SlotState.FREE or not self._has_its_turn(split):
+            return None
         index = queue[0]
         queue.rotate(-1)
         self._table.begin(index)
-        split.begin(self._slots[index])
-        return True
+        return self._slots[index]
 
     def _has_its_turn(self, split: int) -> bool:
         """Whether the limit lets ``split`` begin: splits that had to wait come first, in the order they asked."""
@@ -67,11 +75,14 @@ class TrajectoryOutput:
 
     def finish(self, split: Split) -> None:
         """Send the completed slot of ``split`` to the learners of its policies, and its finished episodes to main."""
-        slot, policies = split.finish()
+        self.send(*split.finish())
+        self.report(split)
+
+    def send(self, slot: Slot, policies: Sequence[int]) -> None:
+        """Send a completed slot to the learners of ``policies``."""
         self._table.publish(slot.index, *policies)
         for policy in policies:
             self._to_learners[policy].put(TrajectoryReady(self._actor, slot.index))
-        self.report(split)
 
     def report(self, split: Split) -> None:
         """Send finished episodes and their extra statistics to main; what does not fit goes with the next report."""

@@ -68,6 +68,12 @@ SUBCOMMANDS: Mapping[str, Subcommand] = MappingProxyType(
         "launch": Subcommand(
             "sfactory.launcher", "--run=WHAT [flags]", "many runs", f"{_CONFIG}.launcher:launcher_flags"
         ),
+        "remote-actors": Subcommand(
+            "sfactory.remote_actors",
+            "--connect=HOST:PORT [flags]",
+            "actors of this machine for a run on another",
+            f"{_CONFIG}.launcher:remote_flags",
+        ),
         "check-env": Subcommand(
             "sfactory.check_env", "--env=ENV", "what is wrong with an environment", f"{_CONFIG}.commands:check_flags"
         ),

@@ -84,8 +84,9 @@ def commands_with(name: str) -> str:
     from sfactory.config import commands, enjoy, launcher
 
     whole = (enjoy.enjoy_flags, commands.evaluate_flags, commands.export_flags, commands.match_flags)
-    others = (commands.check_flags, commands.plot_flags, commands.page_flags, launcher.launcher_flags)
-    found = [f"sfactory.{flags[name].section}" for flags in (*whole, *others) if name in flags]
+    others = (commands.check_flags, commands.plot_flags, commands.page_flags)
+    starting = (launcher.launcher_flags, launcher.remote_flags)
+    found = [f"sfactory.{flags[name].section}" for flags in (*whole, *others, *starting) if name in flags]
     return " and ".join(filter(None, (", ".join(found[:-1]), *found[-1:])))
 
 

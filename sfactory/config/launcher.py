@@ -1,4 +1,4 @@
-"""The command line of ``sfactory.launcher``."""
+"""The command lines of ``sfactory.launcher`` and ``sfactory.remote_actors``."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _clashes(config: LauncherConfig) -> Iterator[Clash]:
             yield name, f"has no effect with --backend={config.backend}; leave it out", ("backend",)
 
 
-_COMMAND = Command(
+_LAUNCHER = Command(
     LauncherConfig,
     "launcher",
     "Starts many runs of sfactory.train, on this machine or on Slurm. The same command again resumes interrupted and "
@@ -74,4 +74,43 @@ _COMMAND = Command(
     _clashes,
     usage="--run=WHAT",
 )
-launcher_flags, read_launcher_line = _COMMAND.flags, _COMMAND.read
+launcher_flags, read_launcher_line = _LAUNCHER.flags, _LAUNCHER.read
+
+
+@dataclass(frozen=True)
+class RemoteConfig:
+    """Which run to join with actors of this machine, and how many."""
+
+    connect: str = flag("", "address of the run, HOST:PORT: --remote_actors_port of its machine")
+    token_file: str = flag("", "file with the secret of the run (its --remote_actors_token_file)")
+    env: str = flag("", "the run's environment, repeated")
+    num_workers: int = flag(0, "actor processes; 0: one per core", ge=0, le=4096)
+    reconnect_sec: float = flag(
+        60.0, "seconds in which the run must answer at the start, and if the link is lost", gt=0
+    )
+    trust_learner: bool = flag(
+        False, "True runs the code that settings of the run name as module:name, beside its environment"
+    )
+
+
+_ADDRESS = re.compile(r"[A-Za-z0-9.-]+:\d{1,5}")
+
+
+def _remote_clashes(config: RemoteConfig) -> Iterator[Clash]:
+    if not _ADDRESS.fullmatch(config.connect):
+        yield "connect", "must be the address of the run, for example --connect=learner.local:5555", ()
+    if not config.token_file:
+        yield "token_file", "must name a file with the secret of the run", ()
+    if not config.env:
+        yield "env", "must be the run's environment: what it names is made, and run, on this machine", ()
+
+
+_REMOTE = Command(
+    RemoteConfig,
+    "remote_actors",
+    "Collects experience on this machine for a run on another one, until that ends. It acts with the newest weights of "
+    "the run, and sends it whole trajectories.",
+    _remote_clashes,
+    usage="--connect=HOST:PORT --token_file=FILE --env=ENV",
+)
+remote_flags, read_remote_line = _REMOTE.flags, _REMOTE.read

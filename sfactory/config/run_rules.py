@@ -7,13 +7,23 @@ import math
 import operator
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from sfactory.config.env_families import ONE_BY_ONE, find_family, flag_that_stays_one, makes_many_at_once
 from sfactory.config.env_names import env_name_of
-from sfactory.config.rule import Rule, excludes, is_default, multiple_of, needs, refuse, refused_where_collection_waits
+from sfactory.config.flags import values_of
+from sfactory.config.rule import (
+    Rule,
+    excludes,
+    idle_unless,
+    is_default,
+    multiple_of,
+    needs,
+    refuse,
+    refused_where_collection_waits,
+)
 from sfactory.config.schema import AUTO, Config, WrapperConfig
 
 _LONGEST_NAME = 100
@@ -102,7 +112,7 @@ def rounds_misfit(config: Config, agents: int) -> str | None:
     if config.sampling.async_rl:
         return None
     sampling, learner = config.sampling, config.learner
-    rows = sampling.num_workers * sampling.num_envs_per_worker * agents
+    rows = max(1, sampling.num_workers) * sampling.num_envs_per_worker * agents
     dataset, around = learner.batch_size * learner.num_batches_per_epoch, rows * sampling.rollout
     if dataset % around == 0:
         return None
@@ -126,15 +136,9 @@ def fitted(values: Mapping[str, Any], free: Collection[str], agents: int = 1) ->
     num_envs_per_worker, or that a multiple of it. An actor and a critic that read different observations do not share
     weights.
     """
-    names = (
-        "rollout",
-        "batch_size",
-        "num_batches_per_epoch",
-        "num_workers",
-        "num_envs_per_worker",
-        "worker_num_splits",
-    )
-    rollout, batch, batches, workers, envs, splits = sizes = [values[name] for name in names]
+    names = ("rollout", "batch_size", "num_batches_per_epoch", "num_envs_per_worker", "worker_num_splits")
+    rollout, batch, batches, envs, splits = sizes = [values[name] for name in names]
+    workers = max(1, values["num_workers"])
     if min(sizes) < 1:  # refused anyway
         return {}
     if "worker_num_splits" in free:
@@ -203,6 +207,42 @@ RUN_RULES = (
     needs("autotune_batch", "autotune", "only autotune tries batch sizes"),
 )
 
+# Flags of runs that remote actors cannot join, whether their value is refused, and why.
+_NOT_REMOTE: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("async_rl", operator.not_, "waits for a round of actors that are all here; use --async_rl=True"),
+    ("num_batches_to_accumulate", operator.not_, "waits for a round of actors that are all here; use 1 or more"),
+    ("serial_mode", bool, "has no process that they could join"),
+    ("num_policies", lambda value: value != 1, "is not made for them: they play one policy"),
+    ("opponent_pool", bool, "is not made for them: they have no past versions"),
+    ("benchmark", bool, "measures this machine alone"),
+    ("autotune", bool, "tunes to this machine alone"),
+)
+
+
+def _not_remote(flag: str, is_wrong: Callable[[Any], bool], why: str) -> Rule:
+    return refuse(
+        (flag, "remote_actors_port"),
+        lambda config: bool(config.sampling.remote_actors_port) and is_wrong(values_of(config)[flag]),
+        f"with remote actors (--remote_actors_port={{remote_actors_port}}) it {why}",
+    )
+
+
+REMOTE_RULES = (
+    refuse(
+        ("num_workers", "remote_actors_port"),
+        lambda config: not config.sampling.num_workers and not config.sampling.remote_actors_port,
+        "must be 1 or more; 0 is for runs with remote actors alone (--remote_actors_port=PORT)",
+    ),
+    *idle_unless(("remote_actors_host", "remote_actors_token_file"), "remote_actors_port", value=5555),
+    refuse(
+        ("remote_actors_port", "remote_actors_token_file"),
+        lambda config: bool(config.sampling.remote_actors_port) and not config.sampling.remote_actors_token_file,
+        "without a secret anyone could join: add --remote_actors_token_file=FILE, a file with a secret that remote "
+        "actors have, too; python -c 'import secrets; print(secrets.token_hex())' prints one",
+    ),
+    *(_not_remote(*each) for each in _NOT_REMOTE),
+)
+
 SAMPLING_RULES = (
     multiple_of("num_envs_per_worker", "worker_num_splits"),
     *(_one_per_process(flag) for flag in ("num_envs_per_worker", "worker_num_splits", "num_workers")),
@@ -221,7 +261,7 @@ SAMPLING_RULES = (
         ("policy_workers_per_policy", "num_workers", "inference"),
         lambda config: (
             config.sampling.inference != "local"
-            and config.sampling.policy_workers_per_policy > config.sampling.num_workers
+            and config.sampling.policy_workers_per_policy > max(1, config.sampling.num_workers)
         ),
         "must be at most num_workers ({num_workers}): each actor is served by one policy worker, the rest would idle",
     ),

@@ -129,7 +129,11 @@ LEARNING_RULES = (
         ),
         "torch compiles the steps of a {rnn_type} to other numbers: leave it out, or take --rnn_type=mingru",
     ),
-    at_most("num_batchers", "num_workers", ": batchers assemble the workers' trajectories"),
+    refuse(
+        ("num_batchers", "num_workers"),
+        lambda config: config.learner.num_batchers > max(1, config.sampling.num_workers),
+        "must be at most num_workers ({num_workers}): batchers assemble the workers' trajectories",
+    ),
     at_most("ring_warmup", "num_epochs", ", which the number of passes rises to"),
     needs("replay_proportion", "replay_slots", "there are no trajectories to replay", value=100),
     needs("replay_proportion", "with_vtrace", "replayed steps come from old policies, which only V-trace corrects"),

@@ -33,7 +33,7 @@ def untrusted(
     """
     problems: list[str] = []
     for name in CODE_FLAGS:
-        if name in files and _names_code(name, values[name]):
+        if name in files and names_code(name, values[name]):
             typed = shlex.join(assignment(name, values[name]))
             repeat = f"{typed}, or " if name in known and typed == shown(typed) else ""
             problems.append(
@@ -43,7 +43,8 @@ def untrusted(
     return problems
 
 
-def _names_code(name: str, value: object) -> bool:
+def names_code(name: str, value: object) -> bool:
+    """Whether this value of a flag of CODE_FLAGS has a module to import."""
     if name == "env":
         # Of "vector:CartPole-v1" the family names no module; of "pettingzoo:my_envs.chess" it imports one.
         prefix: str = getattr(find_family(str(value)), "prefix", "")

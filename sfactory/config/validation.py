@@ -23,7 +23,7 @@ from sfactory.config.flags import Flag, all_flags, assigned, did_you_mean, is_of
 from sfactory.config.import_strings import standard_library_problem
 from sfactory.config.population_rules import AUXILIARY_RULES, POPULATION_RULES
 from sfactory.config.rule import Rule, refuse
-from sfactory.config.run_rules import RUN_RULES, SAMPLING_RULES
+from sfactory.config.run_rules import REMOTE_RULES, RUN_RULES, SAMPLING_RULES
 from sfactory.config.schema import Config
 from sfactory.config.training_rules import LEARNING_RULES, NETWORK_RULES, OBJECTIVE_RULES, OPTIMIZER_RULES
 from sfactory.packages import env_plugin
@@ -31,6 +31,7 @@ from sfactory.packages import env_plugin
 RULES = (
     *RUN_RULES,
     *SAMPLING_RULES,
+    *REMOTE_RULES,
     *LEARNING_RULES,
     *NETWORK_RULES,
     *OBJECTIVE_RULES,

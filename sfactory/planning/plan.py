@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from sfactory.config.flags import assigned
 from sfactory.config.import_strings import Unresolved, find_callable
 from sfactory.config.resolve import Resolved, fitted_to_agents, with_critic_group
 from sfactory.config.run_rules import rounds_misfit
-from sfactory.config.schema import Config
+from sfactory.config.schema import Config, SamplingConfig
 from sfactory.config.task_defaults import wants_task_defaults, with_gpu_defaults, with_task_defaults
 from sfactory.errors import ConfigError, ResourceError, clean, named, raised_at
 from sfactory.layout import ActingCost, Layout, choose_inference, num_evaluators
@@ -231,6 +231,13 @@ def steps_are_timed(config: Config) -> bool:
     return choose_device(config.run.device) != "cpu"
 
 
+def _wanted_inference(sampling: SamplingConfig) -> Literal["central", "local", "auto"]:
+    """Policy workers of a number that was asked for are there; remote actors, without others, act by themselves."""
+    if not sampling.num_workers:
+        return "local"
+    return "central" if sampling.policy_workers_per_policy > 1 else sampling.inference
+
+
 def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None, resident: bool = False) -> Plan:
     """Decide sizes and devices; raises ConfigError or ResourceError. env_step_us: as in ``Probed``, if timed.
     resident: the env is a TensorEnv."""
@@ -243,9 +250,7 @@ def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None, 
         raise ConfigError(["--model: its state_size must be the same for all kinds of agents"])
     if env_step_us is not None:
         cost = ActingCost(env_step_us, forward_us(spec, config.model, sampling.num_envs_per_worker * spec.num_agents))
-    # Policy workers of a number that was asked for are there.
-    wanted = "central" if sampling.policy_workers_per_policy > 1 else sampling.inference
-    inference, why = choose_inference(wanted, device != "cpu", cost)
+    inference, why = choose_inference(_wanted_inference(sampling), device != "cpu", cost)
     no_evaluation = config.benchmark.benchmark or config.run.serial_mode
     evaluators = 0 if no_evaluation else num_evaluators(config.evaluation)
     if config.population.opponent_pool and spec.num_agents < 2:

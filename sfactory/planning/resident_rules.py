@@ -29,6 +29,7 @@ _REFUSED: dict[str, str] = {
     "replay_proportion": "old rows are not kept",
     "core_inputs": "put them into the observations of the env",
     "actor_worker_gpus": "--device names the GPU",
+    "remote_actors_port": "actors that joined would have nothing to step",
     "benchmark": "a benchmark measures the processes of a run",
     "autotune": "there are no processes to tune",
 }

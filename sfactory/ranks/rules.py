@@ -25,6 +25,7 @@ _REFUSED: tuple[tuple[str, Callable[[object], bool], str], ...] = (
     ("torch_compile", bool, "would compile sums over ranks"),
     ("rnd", bool, "would normalize bonuses by the data of each rank"),
     ("minibatch_ring_size", lambda value: value != 1, "would part the ranks at a stop"),
+    ("remote_actors_port", bool, "would send remote actors to one rank"),
     ("max_restarts", bool, "would restart one rank; torchrun --max-restarts restarts all"),
 )
 

@@ -74,7 +74,22 @@ class Outputs(NamedTuple):
     entropy: Tensor
 
 
-class _Parts(NamedTuple):
+class Reports(Protocol):
+    """What takes the reports of workers: a ReportCollector, or what passes them on."""
+
+    reading_since: float
+
+    def start(self) -> None:
+        """Begin to read them in the background, if it does that."""
+
+    def poll(self) -> None:
+        """Read all that have come."""
+
+    def stop(self) -> None:
+        """Read the last ones."""
+
+
+class Parts(NamedTuple):
     """What workers are made of."""
 
     config: Config
@@ -82,7 +97,7 @@ class _Parts(NamedTuple):
     shared: SharedObjects
     spawner: Spawner
     seed: int
-    reports: ReportCollector
+    reports: Reports
 
 
 class Sampling(Protocol):
@@ -119,8 +134,8 @@ class Sampler:
         self._batcher = Batcher(Inbox(0, shared, row), layout.slots_until_trained)
         self._area = _Rows(plan.spec, layout)
         self.reports = ReportCollector(config, shared.actors_to_main, shared.learners_to_main, shared.status)
-        works = _TurnsHere if config.run.serial_mode else _Processes
-        self._workers: Sampling = works(_Parts(config, plan, shared, spawner, seed, self.reports))
+        works = _TurnsHere if config.run.serial_mode else Processes
+        self._workers: Sampling = works(Parts(config, plan, shared, spawner, seed, self.reports))
 
     def __iter__(self) -> Iterator[Trajectories]:
         return self
@@ -204,7 +219,7 @@ class _TurnsHere:
 
     wait_s = 0.0
 
-    def __init__(self, parts: _Parts) -> None:
+    def __init__(self, parts: Parts) -> None:
         self._reports = parts.reports
         self._sampling = SerialSampling(parts.config, parts.shared, parts.seed, 0, parts.plan.device)
         with contextlib.ExitStack() as stack:
@@ -223,12 +238,12 @@ class _TurnsHere:
         self._opened.close()
 
 
-class _Processes:
+class Processes:
     """Actors and policy workers as processes, which are supervised while a batch is awaited."""
 
     wait_s = BLOCK_S
 
-    def __init__(self, parts: _Parts) -> None:
+    def __init__(self, parts: Parts) -> None:
         config, plan, shared, spawner, seed, reports = parts
         workload = Workload(config, seed, 0, plan.device, plan.cores, [None])
         self._group = group = ProcessGroup(spawner, shared, workload)

@@ -48,6 +48,7 @@ from sfactory.runner.sampler import Sampler
 from sfactory.seeds import Branch, seed_at
 from sfactory.supervise.restarts import RestartBudget
 from sfactory.system.operating_system import LINUX, NAME
+from sfactory.system.optional_packages import required
 from sfactory.system.resources import require_linux
 
 _log = logging.getLogger(__name__)
@@ -95,7 +96,7 @@ class Session:
             resumed: Resumed | None = None
             has_begun = False
             try:
-                plan = plan or self._plan()
+                plan = plan or self.plan()
                 resumed = self._read_checkpoint(run_dir, plan)
                 if resumed is None:
                     initial_weights(self._config, plan.weight_shapes)  # refuses those that do not fit
@@ -145,7 +146,7 @@ class Session:
     def benchmark(self) -> BenchmarkResult:
         """Measure throughput."""
         console = Console(None, None, quiet=self._config.report.quiet)
-        plan = self._plan()
+        plan = self.plan()
         if self._config.tuning.autotune:
             plan = self._tune(plan, console)
         started = now()
@@ -155,7 +156,7 @@ class Session:
 
     def sampler(self) -> Sampler:
         """Sample without a learner, and without a directory of a run."""
-        plan = self._plan()
+        plan = self.plan()
         for warning in self._resolved.warnings:
             _log.warning("%s", warning)
         return Sampler(self._config, plan, self._spawner, self._seed)
@@ -182,7 +183,7 @@ class Session:
             run_dir = RunDir.unlocked(run.train_dir, run.experiment)
         return Resumed.from_checkpoint(run_dir, self._config, plan.weight_shapes or None)
 
-    def _plan(self) -> Plan:
+    def plan(self) -> Plan:
         """Probe the env, and decide sizes and devices. Raises ResourceError if this system runs no processes."""
         config, sampling = self._config, self._config.sampling
         if not config.run.serial_mode:
@@ -199,6 +200,12 @@ class Session:
         plan = plan_run(config, spec, step_us, probed.makes_tensors)
         plan = dataclasses.replace(plan, reward_shaping=probed.reward_shaping)
         require_mapping(config, plan)
+        if sampling.remote_actors_port:
+            required("zmq", "--remote_actors_port", "remote")
+            from sfactory.remote.sockets import read_token, require_port
+
+            read_token("remote_actors_token_file", sampling.remote_actors_token_file)
+            require_port(sampling.remote_actors_host, sampling.remote_actors_port)
         if plan.layout.resident and self._place.world > 1:
             raise ConfigError([f"--env={config.run.env}: a TensorEnv trains in one rank; start it without torchrun"])
         for sentence in plan.reading:
@@ -212,7 +219,7 @@ class Session:
         behavior = self._config.run.restart_behavior
         if behavior == "resume" or self._place.rank:
             return None
-        plan = self._plan()
+        plan = self.plan()
         archive_run(run_dir, behavior)
         return plan
 
@@ -332,7 +339,7 @@ def _log_start(config: Config, plan: Plan, resumed: Resumed | None, run_dir: Run
         pbt = ", population-based training" if config.population.with_pbt else ""
         policies = f"{layout.num_policies} policies, played by {layout.mapping}{pbt}, limits apply to each; "
     agents = f" x {layout.agents} agents" if layout.agents > 1 else ""
-    actors = f"{layout.num_actors} actors x {layout.splits * layout.envs} envs{agents}, {_where(config, plan)}"
+    actors = f"{layout.local_actors} actors x {layout.splits * layout.envs} envs{agents}, {_where(config, plan)}"
     if layout.resident:
         actors = f"1 TensorEnv of {layout.envs} envs, which collects and learns in turn, on {plan.device}"
     _log.info(

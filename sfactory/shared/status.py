@@ -237,7 +237,8 @@ def _line(status: StatusBoard, name: str, table: SlotTable, waiting: int | None)
     if waiting is not None:
         text += f", {waiting} messages wait for it"
     if name.startswith(ACTORS):
-        states = Counter(table.state(slot).name.lower() for slot in table.slots_of(int(name.removeprefix(ACTORS))))
+        actor = [each for each in status.names if each.startswith(ACTORS)].index(name)
+        states = Counter(table.state(slot).name.lower() for slot in table.slots_of(actor))
         slots = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
         text += f", {int(row.get('env_steps'))} env steps; slots: {slots}"
     return text

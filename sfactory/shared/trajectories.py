@@ -131,6 +131,10 @@ class TrajectoryBuffer:
     def slot(self, index: int) -> Slot:
         return Slot(self._arrays, self.spec, index)
 
+    def arrays(self, index: int) -> dict[str, Array]:
+        """The fields of a slot by name, in the order of ``trajectory_fields``."""
+        return {name: self._arrays[name][index] for name in trajectory_fields(self.spec, self.layout)}
+
     def slots(self) -> list[Slot]:
         return [self.slot(index) for index in range(self.layout.num_slots)]
 

@@ -22,7 +22,7 @@ from sfactory.clock import Deadline, now
 from sfactory.config.schema import Config
 from sfactory.errors import ExitCode, LearnerDied, ProcessesLost, ResourceError, SFactoryError, WorkerDied
 from sfactory.inference.policy_worker import PolicySetup, run_policy_worker
-from sfactory.layout import ACTORS, EVALUATORS, POLICY_WORKERS, is_actor, is_learner, is_policy_worker
+from sfactory.layout import ACTORS, EVALUATORS, GATEWAY, POLICY_WORKERS, is_actor, is_learner, is_policy_worker
 from sfactory.learner.learner_process import run_learner
 from sfactory.learner.setup import LearnerSetup
 from sfactory.planning.plan import device_of
@@ -152,7 +152,7 @@ class ProcessGroup:
     def start(self, learners: bool = True) -> None:
         """Start all children, actors as far as ``start_actors`` may; ``learners``: also these."""
         shared, layout, work = self._shared, self._shared.layout, self._workload
-        threads = work.config.learner.learner_num_threads or work.cores.learner_threads(layout.num_actors)
+        threads = work.config.learner.learner_num_threads or work.cores.learner_threads(layout.local_actors)
         for policy, name in enumerate(layout.learner_names if learners else ()):
             config = work.config if work.config_of is None else work.config_of(policy)
             device, directory = device_of(policy, work.device), work.checkpoint_dirs[policy]
@@ -171,10 +171,15 @@ class ProcessGroup:
         starting = sum(is_actor(child.name) for child in self.booting())
         for _ in range(min(len(self._waiting), most_starting - starting)):
             actor = self._waiting.popleft()
-            pinned = work.config.sampling.set_workers_cpu_affinity
-            cores = work.cores.cores_of_actor(actor, layout.num_actors) if pinned else None
             attempt = self._attempts[actor]
             setup = ActorSetup(work.config, self._shared.for_actor(actor), actor, work.seed, work.generation, attempt)
+            if actor == layout.local_actors:
+                from sfactory.remote.gateway import run_gateway  # it needs pyzmq, which few runs have
+
+                self._start(GATEWAY, run_gateway, setup)
+                continue
+            pinned = work.config.sampling.set_workers_cpu_affinity
+            cores = work.cores.cores_of_actor(actor, layout.local_actors) if pinned else None
             self._start(layout.actor_names[actor], run_actor, setup, cores)
 
     def replace(self, name: str) -> None:

@@ -23,7 +23,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"shared", "checkpoint"}),
     frozenset({"process", "inference"}),
     frozenset({"actor", "learner"}),
-    frozenset({"resident"}),
+    frozenset({"resident", "remote"}),
     frozenset({"experiment"}),
     frozenset({"exporting"}),
     frozenset({"planning", "play", "launch", "results"}),
@@ -33,7 +33,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"runner"}),
     frozenset(
         {"train", "enjoy", "evaluate", "envs", "export", "match", "check_env", "plot", "report_page", "launcher"}
-        | {"api", "cli"}
+        | {"api", "cli", "remote_actors"}
     ),
     frozenset({"__main__"}),
 )

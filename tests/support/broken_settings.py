@@ -30,6 +30,17 @@ REPLAY: dict[str, Any] = {"replay_proportion": 0.5, "replay_slots": 10}
 OWN = "my_networks:Own"
 CPC: dict[str, Any] = {"use_cpc": True, "use_rnn": True}
 OWN_CRITIC: dict[str, Any] = {"separate_value_optimizer": True, "actor_critic_share_weights": False}
+REMOTE: dict[str, Any] = {"remote_actors_port": 5555, "remote_actors_token_file": "token"}
+# Runs that remote actors cannot join.
+NOT_REMOTE: dict[str, dict[str, Any]] = {
+    "async_rl": SYNCHRONOUS,
+    "num_batches_to_accumulate": {"num_batches_to_accumulate": 0},
+    "serial_mode": {"serial_mode": True},
+    "num_policies": {"num_policies": 2},
+    "opponent_pool": {"opponent_pool": 4},
+    "benchmark": {"benchmark": True},
+    "autotune": {"autotune": True},
+}
 POPULATION: dict[str, Any] = {"num_policies": 4, "with_pbt": True}
 MEMBER: dict[str, Any] = {"pbt_dir": "/shared/population", "pbt_member": 0}
 # Mutated by default.
@@ -56,6 +67,7 @@ ALONE = """
     rnd_coeff=1.0 rnd_gamma=0.9 rnd_share=0.5 sync_momentum=0.5 learner_devices=0,0 learner_devices=0,cpu
     eval_deterministic=False with_pbt=True opponent_snapshot_env_steps=5 opponent_sampling=pfsp opponent_share=0.3
     policy_mapping=split policy_mapping_episodes=1
+    num_workers=0 remote_actors_port=5555 remote_actors_host=0.0.0.0 remote_actors_token_file=token
     pbt_mix_policies_in_one_env=False pbt_period_env_steps=1000 pbt_start_mutation=1000 pbt_replace_fraction=0.5
     pbt_mutation_rate=0.5 pbt_replace_reward_gap=0.5 pbt_replace_reward_gap_absolute=0.5 pbt_optimize_gamma=True
     pbt_optimize_batch_size=True pbt_target_objective=reward pbt_perturb_min=1.2 pbt_perturb_max=2.0 pbt_member=1
@@ -85,6 +97,7 @@ BROKEN: list[Row] = [
     ("autotune", {"autotune": True, "serial_mode": True}),
     ("autotune", {"autotune": True, "benchmark": True, "benchmark_stage": "env"}),
     ("autotune", {"autotune": True, "benchmark": True, "benchmark_stage": "learn"}),
+    *((flag, {**REMOTE, **settings}) for flag, settings in NOT_REMOTE.items()),
     ("minibatch_ring_size", {"minibatch_ring_size": 2, "train_in_background_thread": False}),
     ("num_batchers", {"num_batchers": 2, "num_workers": 4}),
     ("num_batchers", {"num_batchers": 2, "num_workers": 4, "serial_mode": True}),

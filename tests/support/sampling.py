@@ -18,12 +18,13 @@ from sfactory.actor.setup import ActorSetup, close_envs, make_splits
 from sfactory.actor.split import Split
 from sfactory.config.schema import Config
 from sfactory.inference.policy_worker import PolicySetup, PolicyWorker, run_policy_worker
-from sfactory.layout import Layout
+from sfactory.layout import GATEWAY, Layout
 from sfactory.learner.batcher import Batcher, Inbox
 from sfactory.learner.staging import Staging
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
 from sfactory.process.spawn import ChildSpec, Spawner, child_main
+from sfactory.remote.gateway import run_gateway
 from sfactory.shared.control import Stop
 from sfactory.shared.objects import SharedObjects
 from sfactory.shared.slots import SlotState
@@ -137,7 +138,8 @@ class Sampler(Sampling):
         for worker, name in enumerate(self.layout.policy_worker_names):
             targets[name] = run_policy_worker, PolicySetup(config, shared, worker, seed, 0, "cpu")
         for actor, name in enumerate(self.layout.actor_names):
-            targets[name] = run_actor, ActorSetup(config, shared, actor, seed, 0), None
+            setup = ActorSetup(config, shared, actor, seed, 0)
+            targets[name] = (run_gateway, setup) if name == GATEWAY else (run_actor, setup, None)
         for name, target in targets.items():
             spec = ChildSpec(name, shared.status, shared.failures, niceness=0)
             self._processes[name] = spawner.start(name, child_main, spec, *target)

@@ -14,7 +14,12 @@ from sfactory.system.cores import Cores
 class SamplingConfig:
     """How experience is collected."""
 
-    num_workers: int = flag(Cores.available().count, "number of actor processes", ge=1, le=4096)
+    num_workers: int = flag(
+        Cores.available().count,
+        "number of actor processes; with remote_actors_port 0: none here",
+        ge=0,
+        le=4096,
+    )
     num_envs_per_worker: int = flag(2, "environments stepped by each actor; a multiple of worker_num_splits", ge=1)
     worker_num_splits: int = flag(
         2, "groups of envs per actor: one steps, others wait for actions; no effect with local inference", ge=1, le=64
@@ -83,6 +88,16 @@ class SamplingConfig:
     )
     max_worker_restarts: int = flag(
         20, "actors and policy workers replaced per session after a kill, crash, hang; 0: the first ends the run", ge=0
+    )
+    remote_actors_port: int = flag(
+        0,
+        "TCP port at which actors of other machines join the run (sfactory.remote_actors, docs/scaling.md); 0: none",
+        ge=0,
+        le=65535,
+    )
+    remote_actors_host: str = flag("127.0.0.1", "address of this machine at which remote actors join; 0.0.0.0: any")
+    remote_actors_token_file: str = flag(
+        "", "file with the secret that remote actors must have, too: a line of 32 characters or more"
     )
     max_env_restarts: int = flag(
         20,

@@ -97,7 +97,7 @@ def test_sizes_that_were_not_typed_fit_the_number_of_agents(
     argv = ["--env=sfactory_envs.synthetic.counting_agents:CountingParallel", "--async_rl=False", "--num_workers=3"]
     interrupts = Interrupts()
 
-    plan = session.Session(read_command_line([*argv, *words]), argv, Spawner(), interrupts, 0.0)._plan()
+    plan = session.Session(read_command_line([*argv, *words]), argv, Spawner(), interrupts, 0.0).plan()
 
     interrupts.restore()
     assert plan.layout.dataset_rows % (3 * agents * plan.layout.splits * plan.layout.envs) == 0
@@ -134,7 +134,7 @@ def test_the_first_line_says_where_and_how_is_computed(
     interrupts = Interrupts()
     begun = session.Session(read_command_line(argv), argv, Spawner(), interrupts, 0.0)
 
-    plan = begun._plan()
+    plan = begun.plan()
 
     interrupts.restore()
     assert session._where(begun._config, plan) == where

@@ -1,0 +1,156 @@
+"""The link of remote actors to their run, from the handshake to its loss. See NOTE [Remote protocol]."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import zmq
+
+from sfactory import __version__
+from sfactory.clock import BLOCK_S, TIMEOUTS, Deadline, Every, now
+from sfactory.errors import ConfigError, SFactoryError, clean
+from sfactory.remote.frames import (
+    HELLO,
+    PROTOCOL,
+    WELCOME,
+    BadFrame,
+    Counts,
+    Held,
+    Kind,
+    Version,
+    kind_of,
+    pack,
+    pack_json,
+    unpack,
+    unpack_json,
+)
+from sfactory.remote.sockets import Connection
+from sfactory.shared.weights import SharedWeights
+
+_ASK_S = 0.1  # between two questions for newer weights, which are signs of life, too
+_HELLO_S = 5.0  # for an answer, before another try
+
+
+class LinkLost(SFactoryError):
+    """The connection to the run was refused, has ended, or is silent."""
+
+
+class Link:
+    """A connection to a run, which has welcomed this machine. ``close`` it.
+
+    welcome: what the run has said. taken: trajectories that it has acknowledged. env_steps: that it has trained on.
+    ended: the session of the run is over.
+    """
+
+    def __init__(self, address: str, token: bytes, env: str, joins: bool) -> None:
+        """``joins``: False asks for the settings alone. Raises LinkLost, and ConfigError if the run refuses."""
+        self._address, self._connection = address, Connection(address, token)
+        self._held, self.taken, self.env_steps, self.ended = 0, 0, 0, False
+        self._heard_at, self._ask = now(), Every(_ASK_S)
+        name = f"{socket.gethostname()}:{os.getpid()}"
+        hello = dict(zip(HELLO, (PROTOCOL, __version__, env, name, joins), strict=True))
+        try:
+            self._send(Kind.HELLO, pack_json(**hello))
+            self.welcome = self._welcome()
+        except BaseException:
+            self.close()
+            raise
+
+    def _welcome(self) -> dict[str, Any]:
+        deadline = Deadline(_HELLO_S)
+        while not deadline.passed and not self._connection.is_lost:
+            if not self._connection.socket.poll(int(1000 * BLOCK_S / 10)):
+                continue
+            kind, content = self._next()
+            if kind is Kind.WELCOME:
+                return unpack_json(content, **WELCOME)
+            self._refuse(kind, content)
+        raise LinkLost(f"no run answers at {self._address}")
+
+    def send_trajectory(self, block: bytes) -> None:
+        """Send the bytes of a slot."""
+        self._send(Kind.TRAJECTORY, pack(Held(self._held)) + block)
+
+    def send_report(self, message: bytes) -> None:
+        """Send a message to the run's main process."""
+        self._send(Kind.REPORT, message)
+
+    def receive(self, weights: SharedWeights, timeout: float) -> None:
+        """Take what has come, waiting up to ``timeout`` seconds for the first message; newer weights are published.
+
+        Raises LinkLost, BadFrame, and ConfigError if the run refuses to go on.
+        """
+        if self._ask.due():
+            self._send(Kind.ASK, pack(Held(self._held)))
+        ready = self._connection.socket.poll(int(1000 * timeout))
+        while ready and not self.ended:
+            kind, content = self._next()
+            if kind is Kind.COUNTS:
+                (self.taken, self.env_steps), _ = unpack(Counts, content)
+            elif kind is Kind.WEIGHTS:
+                version, block = unpack(Version, content, self.welcome["weight_bytes"])
+                weights.publish(np.frombuffer(block, np.uint8), version.policy_version)
+                self._held = version.publication
+            elif kind is Kind.END:
+                self.ended = True
+            else:
+                self._refuse(kind, content)
+            ready = self._connection.socket.poll(0)
+        if not self.ended and (self._connection.is_lost or now() - self._heard_at > TIMEOUTS.link):
+            raise LinkLost(f"the link to {self._address} is lost")
+
+    def leave(self) -> None:
+        """Say that this machine leaves."""
+        self._send(Kind.BYE)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def _next(self) -> tuple[Kind, bytes]:
+        frames = self._connection.socket.recv_multipart()
+        self._heard_at = now()
+        return kind_of(frames), frames[1]
+
+    def _refuse(self, kind: Kind, content: bytes) -> None:
+        """Raise what a message means that ends the link."""
+        if kind is Kind.LOST:
+            raise LinkLost(f"the run at {self._address} had given this machine up")
+        if kind is Kind.REFUSED:
+            raise ConfigError([f"{self._address} refuses: {clean(unpack_json(content, reason=str)['reason'])}"])
+        raise BadFrame(f"{self._address} sent a message of the kind {kind.name} out of turn")
+
+    def _send(self, kind: Kind, content: bytes = b"") -> None:
+        try:
+            self._connection.socket.send_multipart([kind.value, content], zmq.NOBLOCK)
+        except zmq.Again:
+            raise LinkLost(f"the link to {self._address} is lost: nothing more can be sent") from None
+
+
+def open_link(open_once: Callable[[], Link], within_s: float, meanwhile: Callable[[], None] = lambda: None) -> Link:
+    """``open_once()``, tried again while it raises LinkLost, which passes after ``within_s`` seconds.
+
+    meanwhile: called between two tries.
+    """
+    deadline = Deadline(within_s)
+    while True:
+        try:
+            return open_once()
+        except LinkLost as error:
+            if deadline.passed:
+                raise LinkLost(
+                    f"{error}, for {within_s:g} s (--reconnect_sec): is it the address of a run with "
+                    "--remote_actors_port, can it be reached from here, and has it the same secret?"
+                ) from None
+        meanwhile()
+        time.sleep(min(BLOCK_S, deadline.left))
+
+
+def same_run(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether two welcomes are of runs that the same actors can work for."""
+    return all(before[name] == after[name] for name in WELCOME if name not in ("seed", "window"))

@@ -1,0 +1,135 @@
+"""Opens encrypted connections between a run and remote actors that have the same secret.
+
+Both sides derive the keys of libzmq's CURVE from the secret (Curve25519, as in CurveZMQ): the run accepts only the key
+of a remote actor, and remote actors only that of the run. Nothing is read from a connection before that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import socket
+from pathlib import Path
+from typing import NamedTuple
+
+import zmq
+from zmq.auth.thread import ThreadAuthenticator
+from zmq.utils import z85
+
+from sfactory.errors import ConfigError, ResourceError
+
+TOKEN_CHARACTERS = 32
+LINGER_S = 1.0  # for the last messages when a socket is closed
+_MOST_TOKEN = 4096
+
+
+def read_token(flag: str, path: str) -> bytes:
+    """The secret in the file that ``flag`` names. Raises ConfigError if it cannot be read, or is short."""
+    try:
+        with Path(path).open("rb") as file:
+            token = file.read(_MOST_TOKEN).strip()
+    except (OSError, ValueError) as error:
+        raise ConfigError([f"--{flag}={path}: cannot be read: {error}"]) from None
+    if len(token) < TOKEN_CHARACTERS:
+        raise ConfigError(
+            [
+                f"--{flag}={path}: holds {len(token)} characters, and a secret needs {TOKEN_CHARACTERS} or more: "
+                "python -c 'import secrets; print(secrets.token_hex())' prints one"
+            ]
+        )
+    return token
+
+
+class Keys(NamedTuple):
+    """A pair of keys of CURVE, in Z85."""
+
+    public: bytes
+    secret: bytes
+
+    @staticmethod
+    def of(token: bytes, side: str) -> Keys:
+        """The pair of keys of the run, or of remote actors."""
+        derived = hmac.digest(token, f"sfactory remote actors: {side}".encode(), hashlib.sha256)
+        secret = z85.encode(derived)
+        return Keys(zmq.curve_public(secret), secret)
+
+
+class _OneKey:
+    """Accepts one public key."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Called by the authenticator, with a key of which the other side has proved to have the secret part."""
+        return hmac.compare_digest(key, self._key)
+
+
+class Listener:
+    """The run's socket, a ROUTER, which remote actors connect to. ``close`` it."""
+
+    def __init__(self, host: str, port: int, token: bytes, most_bytes: int) -> None:
+        """``most_bytes``: of a frame; a longer one closes its connection. Raises ResourceError if it cannot listen."""
+        self._context = zmq.Context()
+        self._authenticator = ThreadAuthenticator(self._context)
+        self._authenticator.start()
+        remote = _OneKey(Keys.of(token, "remote").public)
+        self._authenticator.configure_curve_callback(credentials_provider=remote)
+        self.socket = self._context.socket(zmq.ROUTER)
+        own = Keys.of(token, "run")
+        self.socket.curve_server = True
+        self.socket.curve_publickey, self.socket.curve_secretkey = own
+        self.socket.setsockopt(zmq.MAXMSGSIZE, most_bytes)
+        self.socket.setsockopt(zmq.LINGER, int(1000 * LINGER_S))
+        try:
+            self.socket.bind(f"tcp://{host}:{port}")
+        except zmq.ZMQError as error:
+            self.close()
+            raise ResourceError(f"{host}:{port} cannot be listened at for remote actors: {error}") from None
+
+    def close(self) -> None:
+        """Close it, after what was sent has left or LINGER_S are over."""
+        self.socket.close()
+        self._authenticator.stop()
+        self._context.term()
+
+
+def require_port(host: str, port: int) -> None:
+    """Raise ConfigError if remote actors could not join at this address."""
+    try:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        raise ConfigError(
+            [f"--remote_actors_port={port}: cannot be listened at on --remote_actors_host={host}: {error}"]
+        ) from None
+
+
+class Connection:
+    """A remote actor's socket, a DEALER: one connection, which is not made again once it is lost. ``close`` it."""
+
+    def __init__(self, address: str, token: bytes) -> None:
+        """``address``: HOST:PORT. Returns at once; what is wrong shows in that no message comes."""
+        self._context = zmq.Context()
+        self.socket = self._context.socket(zmq.DEALER)
+        self.socket.curve_serverkey = Keys.of(token, "run").public
+        self.socket.curve_publickey, self.socket.curve_secretkey = Keys.of(token, "remote")
+        self.socket.setsockopt(zmq.LINGER, int(1000 * LINGER_S))
+        self.socket.setsockopt(zmq.RECONNECT_IVL, -1)
+        lost = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+        self._events = self.socket.get_monitor_socket(int(lost | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED))
+        self.socket.connect(f"tcp://{address}")
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the connection was refused or has ended."""
+        return bool(self._events.poll(0))
+
+    def close(self) -> None:
+        """Close it, after what was sent has left or LINGER_S are over."""
+        linger_s = 0.0 if self.is_lost else LINGER_S
+        self.socket.disable_monitor()
+        self._events.close(0)  # an open socket would hold up the end of the context for ever
+        self.socket.close(int(1000 * linger_s))
+        self._context.term()

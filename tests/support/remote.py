@@ -1,0 +1,51 @@
+"""Starts the command ``sfactory.remote_actors`` as a process."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+from scripts.proc import MARK
+from tests.support.processes import MarkedProgram
+from tests.support.source import ROOT
+from tests.support.warm_process import environment, warm_process
+
+TOKEN = "0123456789abcdef" * 4
+
+
+def token_file(folder: Path) -> Path:
+    """A file with TOKEN."""
+    path = folder / "token"
+    path.write_text(TOKEN)
+    return path
+
+
+def free_port() -> int:
+    """A port of this machine that was free just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class RemoteActors(MarkedProgram):
+    """Actors that join the run at a port of this machine. ``close`` them, whatever happens."""
+
+    def __init__(self, folder: Path, port: int, env: str, workers: int = 1, host: str = "127.0.0.1") -> None:
+        """Start them at once. ``folder``: holds the token, and takes the outputs."""
+        argv = [f"--connect={host}:{port}", f"--token_file={folder / 'token'}", f"--env={env}"]
+        argv.append(f"--num_workers={workers}")
+        super().__init__(uuid.uuid4().hex, [sys.executable, "-m", "sfactory.remote_actors", *argv], folder)
+        env_of = {**environment(), MARK: self.mark}
+        self._process = warm_process().start(
+            "sfactory.remote_actors", argv, cwd=ROOT, env=env_of, stdout=self._out, stderr=self._err
+        )
+
+    def result(self) -> dict[str, Any]:
+        """The JSON object of the last line on stdout."""
+        assert self.stdout.strip(), self.report("nothing on stdout")
+        value: dict[str, Any] = json.loads(self.stdout.strip().splitlines()[-1])
+        return value

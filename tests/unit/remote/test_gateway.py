@@ -1,0 +1,239 @@
+"""The gateway lets in who has the secret, takes each trajectory once, and closes connections that send other things."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zmq
+
+import sfactory.remote.link as link_module
+from sfactory import __version__
+from sfactory.actor.setup import ActorSetup
+from sfactory.config.schema import Config, LearnerConfig, RunConfig, SamplingConfig
+from sfactory.errors import ConfigError
+from sfactory.layout import GATEWAY, Layout
+from sfactory.learner.batcher import Inbox
+from sfactory.messages import TO_MAIN, EpisodeEnd, EpisodesDone
+from sfactory.remote.frames import PROTOCOL, Kind, SlotFormat, pack_json
+from sfactory.remote.gateway import Gateway
+from sfactory.remote.link import Link, LinkLost
+from sfactory.remote.sockets import Keys, Listener, read_token, require_port
+from sfactory.shared.objects import SharedObjects
+from sfactory.shared.slots import SlotState
+from sfactory.shared.weights import SharedWeights
+from sfactory.spec import EnvSpec
+from sfactory_envs.synthetic.counting import Counting
+from tests.support.processes import eventually
+
+SPEC = EnvSpec.of_spaces(Counting().observation_space, Counting().action_space)
+TOKEN, OTHER = b"0123456789abcdef" * 4, b"0123456789abcdeF" * 4
+WEIGHTS = 100
+ENV = "my_envs:make"
+
+
+class Served:
+    """A gateway that takes its turns in a thread. ``address``: HOST:PORT."""
+
+    def __init__(self) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.address = f"127.0.0.1:{port}"
+        sampling = SamplingConfig(
+            *(0, 3), worker_num_splits=1, rollout=4, remote_actors_port=port, remote_actors_token_file="unused"
+        )
+        self.config = Config(
+            run=RunConfig(env=ENV), sampling=sampling, learner=LearnerConfig(batch_size=12, recurrence=2)
+        )
+        layout = Layout.plan(sampling, self.config.learner, "local")
+        assert layout.actor_names == [GATEWAY]
+        self.shared = SharedObjects(SPEC, layout, WEIGHTS)
+        self.format = SlotFormat(SPEC, layout)
+        self.row = self.shared.status.row(GATEWAY)
+        self.inbox = Inbox(0, self.shared, self.shared.status.row("sf-learner-0"))
+        self.publish(3)
+        self._listener = Listener("127.0.0.1", port, TOKEN, 2**20)
+        self.gateway = Gateway(ActorSetup(self.config, self.shared, 0, 1, 0), self.row, self._listener, self.format)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._take_turns)
+        self._thread.start()
+
+    def _take_turns(self) -> None:
+        while not self._over.is_set():
+            self.gateway.turn(0.02)
+        self.gateway.end()
+        self._listener.close()
+
+    def publish(self, version: int) -> None:
+        self.shared.weights[0].publish(np.full(WEIGHTS, version, np.uint8), version)
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join(20)
+
+    def trajectory(self, version: int, reward: float) -> bytes:
+        """A slot of 12 steps, of which one is no step."""
+        arrays = {name: np.zeros(shape, dtype) for name, (dtype, *shape) in self.format.shapes.items()}
+        arrays["valid"][...] = True
+        arrays["valid"][1, 2] = False
+        arrays["policy_version"][...] = version
+        arrays["reward"][...] = reward
+        return self.format.pack(arrays)
+
+    def taken(self) -> list[float]:
+        """Rewards of the trajectories that have reached the learner, which frees them."""
+        found = []
+        while (rest := self.inbox.take(0.2)) is not None:
+            assert (rest.slot.reward == rest.slot.reward[0, 0]).all()
+            found.append(float(rest.slot.reward[0, 0]))
+            self.inbox.free(rest.slot)
+        return found
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    made = Served()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def link(served: Served) -> Iterator[Link]:
+    made = Link(served.address, TOKEN, ENV, joins=True)
+    yield made
+    made.close()
+
+
+def receive_until(link: Link, condition: object, weights: SharedWeights | None = None) -> None:
+    """Receive until ``condition()`` holds."""
+    own = weights or SharedWeights(WEIGHTS)
+
+    def met() -> bool:
+        link.receive(own, 0.02)
+        return bool(condition())  # type: ignore[operator]
+
+    assert eventually(met, 20.0, 0.0)
+
+
+def test_trajectories_are_acknowledged_in_order_as_slots_become_free(served: Served, link: Link) -> None:
+    assert link.welcome["settings"]["env"] == ENV
+    assert link.welcome["settings"]["recurrence"] == 2
+    assert "remote_actors_token_file" not in link.welcome["settings"]
+    weights, before = SharedWeights(WEIGHTS), served.row.get("env_steps")
+    receive_until(link, lambda: weights.publications, weights)
+    assert weights.version == 3
+    served.publish(4)
+    receive_until(link, lambda: weights.version == 4, weights)
+    block = np.empty(WEIGHTS, np.uint8)
+    weights.read_into(block)
+    assert (block == 4).all()
+
+    for number in range(5):  # there are two slots
+        link.send_trajectory(served.trajectory(4, number))
+    receive_until(link, lambda: link.taken == 2)
+    link.receive(weights, 0.1)
+    assert link.taken == 2
+    assert served.shared.table.counts()[SlotState.READY] == 2
+    rewards = served.taken()
+    receive_until(link, lambda: link.taken == 5)
+
+    assert rewards == [0, 1, 2, 3, 4]
+    assert served.row.get("env_steps") - before == 5 * 11
+    assert served.shared.table.steps_of(0) == served.row.get("env_steps")
+
+
+def test_trajectories_of_newer_weights_than_there_are_are_dropped(served: Served, link: Link) -> None:
+    link.send_trajectory(served.trajectory(100, 1.0))
+    receive_until(link, lambda: link.taken == 1)
+    assert served.taken() == []
+
+
+def test_reports_reach_main_as_those_of_the_gateway(served: Served, link: Link) -> None:
+    returns, lengths = np.array([1.5, 2.0]), np.array([3, 4])
+    link.send_report(TO_MAIN.encode(EpisodesDone(7, returns, lengths)))
+    found = eventually_got(served)
+    assert (found.actor, found.returns.tolist(), found.lengths.tolist()) == (0, [1.5, 2.0], [3, 4])
+
+
+def eventually_got(served: Served) -> EpisodesDone:
+    for _ in range(100):
+        for message in served.shared.actors_to_main.get(0.2):
+            assert isinstance(message, EpisodesDone)
+            return message
+    raise AssertionError("no report came")
+
+
+def test_messages_that_do_not_fit_close_the_connection_and_no_other(served: Served, link: Link) -> None:
+    whole = served.trajectory(3, 0.0)
+    bad = [
+        (Kind.TRAJECTORY, b""),
+        (Kind.TRAJECTORY, b"\0" * 8 + whole[:-1]),
+        (Kind.TRAJECTORY, b"\0" * 8 + b"\xff" * len(whole)),
+        (Kind.ASK, b"\0" * 7),
+        (Kind.REPORT, b""),
+        (Kind.REPORT, b"\xff" * 30),
+        (Kind.REPORT, TO_MAIN.encode(EpisodesDone(0, np.array([np.nan]), np.array([1])))),
+        (Kind.REPORT, TO_MAIN.encode(EpisodesDone(0, np.array([1.0]), np.array([1]), policy=3))),
+        (Kind.REPORT, TO_MAIN.encode(EpisodeEnd(0, 0, 1, "[]"))),
+        (Kind.WEIGHTS, b"\0" * 200),
+        (Kind.HELLO, b"{}"),
+    ]
+    for kind, content in bad:
+        other = Link(served.address, TOKEN, ENV, joins=True)
+        other._send(kind, content)
+        with pytest.raises(ConfigError, match="refuses"):
+            receive_until(other, lambda: False)
+        other.close()
+    receive_until(link, lambda: True)
+    assert served.taken() == []
+
+
+def test_who_has_another_version_or_env_is_refused_with_the_reason(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match="--env=my_envs:make"):
+        Link(served.address, TOKEN, "CartPole-v1", joins=True)
+    monkeypatch.setattr(link_module, "__version__", "0.0.1")
+    with pytest.raises(ConfigError, match=r"0\.0\.1"):
+        Link(served.address, TOKEN, ENV, joins=False)
+
+
+def test_without_the_secret_nothing_is_read(served: Served, link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_module, "_HELLO_S", 1.0)
+    with pytest.raises(LinkLost):
+        Link(served.address, OTHER, ENV, joins=True)
+    host, _, port = served.address.partition(":")
+    for garbage in (b"\x80\x04\x95" + b"K" * 500, b"\xff" + b"\0" * 8 + b"\x7f" + b"\3\0NULL" + b"\0" * 500, b""):
+        with socket.create_connection((host, int(port)), 5) as plain:
+            plain.sendall(garbage)
+    # A stranger that has the key of the run has none of a remote actor.
+    context = zmq.Context()
+    stranger = context.socket(zmq.DEALER)
+    stranger.curve_serverkey = Keys.of(TOKEN, "run").public
+    stranger.curve_publickey, stranger.curve_secretkey = zmq.curve_keypair()
+    stranger.connect(f"tcp://{served.address}")
+    hello = pack_json(protocol=PROTOCOL, version=__version__, env=ENV, name="", joins=True)
+    stranger.send_multipart([Kind.HELLO.value, hello])
+    assert stranger.poll(1000) == 0
+    context.destroy(0)
+    receive_until(link, lambda: True)
+    assert served._thread.is_alive()
+
+
+def test_short_or_missing_secrets_and_used_ports_are_refused(tmp_path: Path, served: Served) -> None:
+    file = tmp_path / "token"
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_token("token_file", str(file))
+    file.write_text("short\n")
+    with pytest.raises(ConfigError, match="5 characters"):
+        read_token("token_file", str(file))
+    file.write_bytes(TOKEN + b"\n")
+    assert read_token("token_file", str(file)) == TOKEN
+    host, _, port = served.address.partition(":")
+    with pytest.raises(ConfigError, match="cannot be listened at"):
+        require_port(host, int(port))
