@@ -118,8 +118,9 @@ class Layout:
         if resident:
             slots = 0
         elif until_trained:
-            # With several policies each has splits of its own, equally many (see the rules of populations).
-            slots = _slots_of_a_dataset(dataset_rows, rows, actors * splits // policies)
+            # With several policies each has splits of its own, equally many (see the rules of populations). A gateway
+            # does not count beside others: there may be no remote actor, and the others must fill a dataset.
+            slots = _slots_of_a_dataset(dataset_rows, rows, (sampling.num_workers or 1) * splits // policies)
         else:
             slots = sampling.min_traj_buffers_per_worker
         background = learner.train_in_background_thread and not until_trained

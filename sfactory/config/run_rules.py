@@ -210,7 +210,6 @@ RUN_RULES = (
 # Flags of runs that remote actors cannot join, whether their value is refused, and why.
 _NOT_REMOTE: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("async_rl", operator.not_, "waits for a round of actors that are all here; use --async_rl=True"),
-    ("num_batches_to_accumulate", operator.not_, "waits for a round of actors that are all here; use 1 or more"),
     ("serial_mode", bool, "has no process that they could join"),
     ("num_policies", lambda value: value != 1, "is not made for them: they play one policy"),
     ("opponent_pool", bool, "is not made for them: they have no past versions"),

@@ -3,10 +3,10 @@
 NOTE [Remote protocol]: a message has two frames, its kind and its content. Contents are JSON (handshake), one fixed
 struct, or a struct and a block of bytes of a size that both sides have computed: nothing is unpickled. A remote says
 HELLO and gets WELCOME, with the settings of the run, or REFUSED. Then each TRAJECTORY and each ASK says which weights
-the remote has, and is answered by COUNTS and, if there are newer ones, WEIGHTS. COUNTS has the number of trajectories
-of this link that are in the learner's slots: these are acknowledged, in the order they were sent. A remote never sends
-a trajectory twice. When a link is lost, it drops those that were not acknowledged, whether they had arrived or not; so
-each counts once at most.
+the remote has. An ASK, and each trajectory that the learner has freed, is answered by COUNTS and, if there are newer
+ones, WEIGHTS. COUNTS has the number of trajectories of this link that were freed: so many are acknowledged, the oldest
+first. A remote never sends a trajectory twice. When a link is lost, it drops those that were not acknowledged, whether
+they had arrived or not; so each counts once at most.
 """
 
 from __future__ import annotations

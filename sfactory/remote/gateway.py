@@ -23,7 +23,7 @@ from sfactory.clock import BLOCK_S, TIMEOUTS, Every, now
 from sfactory.config.flags import all_flags, assigned, values_of
 from sfactory.errors import clean
 from sfactory.layout import LEARNERS
-from sfactory.messages import TO_MAIN, EpisodeExtras, EpisodesDone, ExtrasRefused, ToMain
+from sfactory.messages import TO_MAIN, EpisodeExtras, EpisodesDone, ExtrasRefused, SlotFreed, ToMain
 from sfactory.remote.frames import (
     HELLO,
     MOST_JSON,
@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 # What remote actors need to know of a run: how envs are made and stepped, and the network that acts.
 SECTIONS = ("sampling", "wrappers", "model")
-FLAGS = ("env", "env_kwargs", "recurrence")
+FLAGS = ("env", "env_kwargs", "recurrence", "batch_size", "num_batches_per_epoch", "num_batches_to_accumulate")
 OWN_FLAGS = ("remote_actors_port", "remote_actors_host", "remote_actors_token_file")  # of the run alone
 
 _MOST_REMOTES = 1024
@@ -68,7 +68,7 @@ class _Remote:
     """A remote actor that has joined, with several processes. ``address``: of its link.
 
     heard_at: when its last message came. held, sent: publication of the weights that it has, and that were sent to it,
-    at ``sent_at``. taken, waiting: trajectories that are in slots, and that wait for one.
+    at ``sent_at``. taken, waiting: trajectories that are acknowledged, and that are not yet.
     """
 
     name: str
@@ -109,7 +109,9 @@ class Gateway:
             self._output.announce_again()
         buffer, own = self._shared.trajectories, self._shared.table.slots_of(setup.actor)
         self._arrays = {index: buffer.arrays(index) for index in own}
-        self._window = max(2, _WINDOW_BYTES // slots.nbytes)
+        self._unfreed = {index: deque[_Remote]() for index in own}  # whose trajectories are, or were, in each slot
+        # As many as there are slots must be possible: a dataset may take that many before it frees one.
+        self._window = max(len(own), _WINDOW_BYTES // slots.nbytes)
         self._weights = self._shared.weights[0]
         self._block: tuple[int, bytes] = (0, b"")  # WEIGHTS with the newest publication that was read
         self._remotes: dict[bytes, _Remote] = {}
@@ -124,7 +126,7 @@ class Gateway:
     def turn(self, timeout: float) -> None:
         """Receive what has come, waiting up to ``timeout`` seconds for the first message, and fill free slots."""
         self._watch.before_wait()
-        self._socket.poll(int(1000 * (_FULL_S if self._queue else timeout)))
+        self._socket.poll(int(1000 * (_FULL_S if any(self._unfreed.values()) else timeout)))
         self._watch.after_wait()
         for _ in range(_MOST_MESSAGES):
             try:
@@ -132,7 +134,7 @@ class Gateway:
             except zmq.Again:
                 break
             self._receive(*frames)
-        self._inbox.get(0)  # wake-ups for freed slots
+        self._acknowledge()
         self._fill_slots()
         while self._reports and self._shared.actors_to_main.try_put(self._reports[0]):
             self._reports.popleft()
@@ -230,8 +232,21 @@ class Gateway:
             self._row.add("finished_episodes", len(message.returns))
         self._reports.append(message._replace(actor=self._setup.actor))
 
+    def _acknowledge(self) -> None:
+        """Acknowledge the trajectories whose slots the learner has freed: so their actors wait as those here do."""
+        for message in self._inbox.get(0):
+            assert isinstance(message, SlotFreed), "an actor that asks for no action gets none"
+            if self._unfreed[message.slot]:  # else a process before this one had filled it
+                self._count_taken(self._unfreed[message.slot].popleft())
+
+    def _count_taken(self, remote: _Remote) -> None:
+        remote.taken += 1
+        remote.waiting -= 1
+        if remote.address in self._remotes:
+            self._answer(remote)
+
     def _fill_slots(self) -> None:
-        """Copy waiting trajectories into free slots, in the order they came, and acknowledge them."""
+        """Copy waiting trajectories into free slots, in the order they came."""
         while self._queue:
             remote, views = self._queue[0]
             # They are of a later state of the run than that which it has resumed from.
@@ -240,11 +255,11 @@ class Gateway:
             if slot is None and not outdated:
                 return
             self._queue.popleft()
-            remote.waiting -= 1
-            if slot is not None:
+            if slot is None:
+                self._count_taken(remote)
+            else:
+                self._unfreed[slot.index].append(remote)
                 self._fill(slot, views)
-            remote.taken += 1
-            self._answer(remote)
 
     def _free_slot(self) -> Slot | None:
         return next(filter(None, map(self._output.take, range(self._shared.layout.splits))), None)

@@ -82,8 +82,8 @@ class Listener:
         self.socket.setsockopt(zmq.MAXMSGSIZE, most_bytes)
         self.socket.setsockopt(zmq.LINGER, int(1000 * LINGER_S))
         try:
-            self.socket.bind(f"tcp://{host}:{port}")
-        except zmq.ZMQError as error:
+            self.socket.bind(f"tcp://{socket.gethostbyname(host)}:{port}")
+        except (OSError, zmq.ZMQError) as error:
             self.close()
             raise ResourceError(f"{host}:{port} cannot be listened at for remote actors: {error}") from None
 

@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sfactory.clock import now
+from sfactory.config.env_names import env_name_of
 from sfactory.config.flags import Reading, all_flags, assigned, config_of, shown
 from sfactory.config.launcher import RemoteConfig, read_remote_line
 from sfactory.config.trust import CODE_FLAGS, names_code
 from sfactory.errors import ConfigError
 from sfactory.process.command import Command, importing_torch, show_result
 from sfactory.system.cores import Cores, set_for_children
+from sfactory.system.optional_packages import required
 
 if TYPE_CHECKING:
     from sfactory.config.resolve import Resolved
@@ -31,21 +33,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     set_for_children()
     with Command("sf-remote") as command:
         config = read_remote_line(arguments)
+        required("zmq", "remote actors", "remote")
+        from sfactory.remote.sockets import read_token
+
+        token, env = read_token("token_file", config.token_file), env_name_of(config.env)
         with importing_torch(f"joining {config.connect}"):
-            from sfactory.config.env_names import env_name_of
             from sfactory.process.spawn import Spawner
-            from sfactory.system.optional_packages import required
 
             spawner = Spawner()
             spawner.open()
-            required("zmq", "remote actors", "remote")
             from sfactory.remote.link import Link, open_link
-            from sfactory.remote.sockets import read_token
             from sfactory.remote_actors.host import Host
             from sfactory.runner.session import Session
 
         logging.basicConfig(level=logging.INFO, format="[%(asctime)s] %(message)s", datefmt="%H:%M:%S")
-        token, env = read_token("token_file", config.token_file), env_name_of(config.env)
         asked = open_link(lambda: Link(config.connect, token, env, joins=False), config.reconnect_sec)
         asked.close()
         resolved = _resolved(config, env, asked.welcome)
@@ -90,10 +91,9 @@ def _resolved(remote: RemoteConfig, env: str, welcome: Mapping[str, Any]) -> Res
         ]
     if not reading.problems:
         values |= {
-            # A slot is as wide as there, and what a learner would need stays small.
+            # A slot is as wide as there.
             **dict.fromkeys(("worker_num_splits", "policy_workers_per_policy"), 1),
             "num_envs_per_worker": welcome["envs"],
-            "batch_size": values["rollout"],
             "num_workers": remote.num_workers or Cores.available().count,
             "inference": "local",
             "device": "cpu",

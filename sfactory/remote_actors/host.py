@@ -31,11 +31,11 @@ _MOST_REPORTS = 1000  # that are kept while there is no link
 
 
 class Result(NamedTuple):
-    """What this machine has done for the run: trajectories that were acknowledged, their env steps; those lost."""
+    """What this machine has done for the run: trajectories that were acknowledged, their env steps; and the others."""
 
     trajectories: int
     env_steps: int
-    lost_trajectories: int
+    unacknowledged_trajectories: int
 
 
 class _Reports:

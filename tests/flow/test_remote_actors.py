@@ -24,7 +24,7 @@ from tests.support.trainer import CLEAN_S, END_S, ENDLESS, RunTrainer, TrainerRu
 
 COUNTING = "sfactory_envs.synthetic.counting:Counting"
 SPEC = EnvSpec.of_spaces(Counting().observation_space, Counting().action_space)
-ROLLOUT, ENVS, TRANSITIONS = 5, 4, 1_500
+ROLLOUT, ENVS, TRANSITIONS = 5, 4, 800
 JOINED_S = within(30.0)
 Start = Callable[..., RemoteActors]
 

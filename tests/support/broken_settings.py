@@ -34,7 +34,6 @@ REMOTE: dict[str, Any] = {"remote_actors_port": 5555, "remote_actors_token_file"
 # Runs that remote actors cannot join.
 NOT_REMOTE: dict[str, dict[str, Any]] = {
     "async_rl": SYNCHRONOUS,
-    "num_batches_to_accumulate": {"num_batches_to_accumulate": 0},
     "serial_mode": {"serial_mode": True},
     "num_policies": {"num_policies": 2},
     "opponent_pool": {"opponent_pool": 4},
