@@ -122,13 +122,6 @@ def test_every_transition_of_remote_actors_arrives_once_though_one_is_killed(tmp
         collected.add(TRANSITIONS)
         kill_all(killed)
         collected.add(TRANSITIONS)
-        before = len(collected.by_env())
-        another = start(port, COUNTING)
-        while len(collected.by_env()) < before + ENVS:
-            collected.add(TRANSITIONS // 4)
-        another.signal_group(signal.SIGINT)
-        assert another.wait(END_S) == ExitCode.SIGINT
-        another.assert_all_gone(CLEAN_S)
         sampler.wait_until_held_back()
         sampled = sampler.shared.status.total("env_steps", "sf-actor")
         waiting = collected.waiting()
@@ -136,13 +129,12 @@ def test_every_transition_of_remote_actors_arrives_once_though_one_is_killed(tmp
     stays.assert_all_gone(CLEAN_S)
 
     envs = collected.by_env()
-    assert len(envs) == 4 * ENVS
+    assert len(envs) == 3 * ENVS
     columns = [Column.of_slots(rollouts, ROLLOUT) for rollouts in envs.values()]
     counts = check_columns(columns, CountingRules(max_length=2 * ROLLOUT + 1, ends="mixed"))
     assert sum(each.rows["valid"] for each in counts) == collected.delivered
     assert sampled == collected.delivered + waiting
-    acknowledged = [remote.result()["env_steps"] for remote in (stays, another)]
-    assert sum(acknowledged) < sampled  # those of the one that was killed are not among them
+    assert 0 < stays.result()["env_steps"] < sampled  # those of the one that was killed are not among them
     for rollouts in envs.values():
         versions = np.stack([rollout["policy_version"] for rollout in rollouts])
         assert np.array_equal(versions, np.stack([rollout["value"] for rollout in rollouts]))
@@ -166,9 +158,12 @@ def test_a_run_goes_on_without_a_remote_actor_that_is_killed_and_accounts_for_al
     run.wait_until("sf-actor-remote was killed by SIGKILL.*replaced")
     run.wait_until(lambda: run.stderr.count("has joined") == 3)
     run.saves_again()
+    stays.signal_group(signal.SIGINT)
+    assert stays.wait(END_S) == ExitCode.SIGINT, stays.report("wrong end")
+    stays.assert_all_gone(CLEAN_S)
+    run.wait_until("has left; 0 are there")
     run.stop()
 
-    assert stays.wait(END_S) == ExitCode.DONE, stays.report("wrong end")
     assert "not acknowledged are lost" in stays.stderr
     row = run.metrics()[-1]
     known = row["perf/received_steps"] + row["perf/held_steps"] + row["perf/discarded_steps"]
