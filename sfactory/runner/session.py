@@ -48,7 +48,6 @@ from sfactory.runner.sampler import Sampler
 from sfactory.seeds import Branch, seed_at
 from sfactory.supervise.restarts import RestartBudget
 from sfactory.system.operating_system import LINUX, NAME
-from sfactory.system.optional_packages import required
 from sfactory.system.resources import require_linux
 
 _log = logging.getLogger(__name__)
@@ -200,12 +199,6 @@ class Session:
         plan = plan_run(config, spec, step_us, probed.makes_tensors)
         plan = dataclasses.replace(plan, reward_shaping=probed.reward_shaping)
         require_mapping(config, plan)
-        if sampling.remote_actors_port:
-            required("zmq", "--remote_actors_port", "remote")
-            from sfactory.remote.sockets import read_token, require_port
-
-            read_token("remote_actors_token_file", sampling.remote_actors_token_file)
-            require_port(sampling.remote_actors_host, sampling.remote_actors_port)
         if plan.layout.resident and self._place.world > 1:
             raise ConfigError([f"--env={config.run.env}: a TensorEnv trains in one rank; start it without torchrun"])
         for sentence in plan.reading:
