@@ -213,6 +213,7 @@ _NOT_REMOTE: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("serial_mode", bool, "has no process that they could join"),
     ("num_policies", lambda value: value != 1, "is not made for them: they play one policy"),
     ("opponent_pool", bool, "is not made for them: they have no past versions"),
+    ("pbt_dir", bool, "is not made for them: they play for one run"),
     ("benchmark", bool, "measures this machine alone"),
     ("autotune", bool, "tunes to this machine alone"),
 )

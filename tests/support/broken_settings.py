@@ -30,6 +30,7 @@ REPLAY: dict[str, Any] = {"replay_proportion": 0.5, "replay_slots": 10}
 OWN = "my_networks:Own"
 CPC: dict[str, Any] = {"use_cpc": True, "use_rnn": True}
 OWN_CRITIC: dict[str, Any] = {"separate_value_optimizer": True, "actor_critic_share_weights": False}
+MEMBER: dict[str, Any] = {"pbt_dir": "/shared/population", "pbt_member": 0}
 REMOTE: dict[str, Any] = {"remote_actors_port": 5555, "remote_actors_token_file": "token"}
 # Runs that remote actors cannot join.
 NOT_REMOTE: dict[str, dict[str, Any]] = {
@@ -37,11 +38,11 @@ NOT_REMOTE: dict[str, dict[str, Any]] = {
     "serial_mode": {"serial_mode": True},
     "num_policies": {"num_policies": 2},
     "opponent_pool": {"opponent_pool": 4},
+    "pbt_dir": {**MEMBER, "with_pbt": True},
     "benchmark": {"benchmark": True},
     "autotune": {"autotune": True},
 }
 POPULATION: dict[str, Any] = {"num_policies": 4, "with_pbt": True}
-MEMBER: dict[str, Any] = {"pbt_dir": "/shared/population", "pbt_member": 0}
 # Mutated by default.
 MUTATED = (
     "ppo_clip_ratio",
