@@ -51,7 +51,7 @@ class SetActions(FailingReset):
 """
 # The mistake in each command line of CartPole-v1 (or of another env), and what its refusal names.
 FLAGS = [
-    ("--num_workers=-3", "--num_workers=-3", "at least 1"),
+    ("--num_workers=-3", "--num_workers=-3", "at least 0"),
     ("--gamma=1.5", "--gamma=1.5", "at most 1.0"),
     ("--rollout=32 --batch_size=1000", "--batch_size=1000", "992 and 1024"),
     ("--autotune=True --serial_mode=True", "--autotune=True", "in serial mode"),

@@ -100,7 +100,7 @@ def test_flags_choose_the_checkpoint(
         (["--experiment=rum"], "there is no such run.*did you mean run?"),
         (["--train_dir=nowhere"], "nowhere.*--train_dir"),
         (["--experiment=empty"], "checkpoint_p0 holds no checkpoint"),
-        (["--experiment=damaged"], "config.json: cannot be read"),
+        (["--experiment=damaged"], "config.json cannot be read"),
         (["--experiment=other"], "checkpoint_000000007_70.pth does not fit --env"),
         (["--experiment=own"], "config.json names code .*: --encoder=absent:Net: module 'absent'"),
         (["--experiment=version1"], "another version of sfactory"),
