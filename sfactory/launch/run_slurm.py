@@ -108,14 +108,15 @@ class Batch:
         return "\n".join(lines) + "\n"
 
     def _command(self, job: Job) -> str:
-        """The run under srun, which forwards signals; with a timeout, the job is requeued afterwards."""
-        command, timeout_s = shlex.join(["srun", *job.command]), self._config.slurm_timeout
+        """The run under srun; with a timeout, the job is requeued afterwards."""
+        timeout_s = self._config.slurm_timeout
         if not timeout_s:
-            return command
-        # With --foreground timeout signals srun only; otherwise also its process group, and a second SIGTERM ends a run
-        # without saving.
+            return shlex.join(["srun", *job.command])
+        # timeout runs below srun, which does not pass SIGTERM on, but kills the step. With --foreground it signals the
+        # run only, otherwise its process group, too.
+        timeout = ["timeout", "--foreground", f"--kill-after={_KILL_AFTER_S}", str(timeout_s)]
         return (
-            f"timeout --foreground --kill-after={_KILL_AFTER_S} {timeout_s} {command}\n"
+            f"{shlex.join(['srun', *timeout, *job.command])}\n"
             f'code=$?\nif [ $code -eq {_TIMED_OUT} ]; then scontrol requeue "$SLURM_JOB_ID"; fi\n'
             "exit $code"
         )

@@ -28,7 +28,8 @@ wait $job
 """
 PROGRAMS = {
     "sbatch": 'test "$1" = --parsable && SLURM_JOB_ID=17 bash "$2" >&2 && echo "17;cluster"',
-    "srun": 'exec "$@"',
+    # SIGTERM to srun itself ends its step by force.
+    "srun": '"$@" & step=$!; trap "kill -KILL $step" TERM; wait $step',
     "scontrol": 'echo "$@" >> "$REQUEUED"',
     "timeout": TIMEOUT,
 }
