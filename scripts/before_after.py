@@ -34,7 +34,7 @@ import numpy as np
 # Python adds the folder of a script, not the one above it.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from scripts.command import ROOT, benchmark, folder, rate_in, rate_text, run, split_flags
+from scripts.command import ROOT, TORCHRUN, benchmark, folder, rate_in, rate_text, run, split_flags
 from scripts.record import machine, table, write_json
 from scripts.rounds import alternating, paired, side_by_side
 from scripts.turns import Order, run_in_turns
@@ -44,7 +44,6 @@ FLAGS += ["--encoder_mlp_layers", "64", "64", "--device=cpu"]
 # By name: stage and layout.
 BY_DEFAULT = {f"{stage} {layout}": (stage, layout) for stage in ("sample", "full") for layout in ("central", "local")}
 MEASUREMENTS = {**BY_DEFAULT, "env": ("env", "local")}
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", "--no-python")
 CONFIDENCE = 0.95
 
 
@@ -123,7 +122,7 @@ def main() -> int:
     if given.before == ROOT and not any(own_flags.values()) and not given.torchrun_after:
         parser.error("nothing to compare: give --before=FOLDER, or --flags_before and --flags_after")
     flags, found, rows = flags or ([] if any(own_flags.values()) else FLAGS), {}, []
-    under = TORCHRUN if given.torchrun_after else ()
+    under = (*TORCHRUN, "--nproc-per-node=1") if given.torchrun_after else ()
     for name in given.only:
         stage, layout = MEASUREMENTS[name]
         all_flags = [*flags, f"--inference={layout}"]

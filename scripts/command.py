@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, Self
 from scripts.proc import MARK, marked
 
 ROOT = Path(__file__).resolve().parents[1]
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python")
 RUN_LIMIT_S = 600.0
 LOOK_EVERY_S = 0.25
 _POLL_S = 0.02

@@ -18,13 +18,12 @@ from pathlib import Path
 # Python adds the folder of a script, not the one above it.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from scripts.command import ROOT, TRAIN, json_line, run
+from scripts.command import ROOT, TORCHRUN, TRAIN, json_line, run
 from scripts.record import machine, table, write_json
 
 SOLVED = 475
 BATCH = 512
 LIMIT_S = 3600.0
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python")
 FLAGS = "--env=CartPole-v1 --device=cpu --num_workers=1 --with_tensorboard=False --experiment_summaries_interval=1"
 # The hook and the variable of the folder that it writes to.
 HOOK, FOLDER = "tests.support.hooks:write_checksum", "SFACTORY_TEST_FOLDER"
@@ -46,7 +45,7 @@ def train(ranks: int, seed: int, steps: int, folder: Path) -> dict[str, object]:
     """Train in one or two ranks."""
     own = [f"--seed={seed}", f"--train_for_env_steps={steps}", f"--batch_size={2 * BATCH // ranks}"]
     own += [f"--train_dir={folder}", "--experiment=run", f"--after_train_step={HOOK}"]
-    under = TORCHRUN if ranks > 1 else ()
+    under = (*TORCHRUN, f"--nproc-per-node={ranks}") if ranks > 1 else ()
     output = run([*under, *TRAIN, *FLAGS.split(), *own], ROOT, environment={FOLDER: str(folder)}, limit_s=LIMIT_S)
     done = json_line(output.stdout)
     found: dict[str, object] = {"best_return": done["best_episode_return_mean"], "env_steps": done["env_steps"]}
