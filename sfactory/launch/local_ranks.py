@@ -3,7 +3,8 @@
 NOTE [Local ranks]: the process of the command is torch's agent, and trains nothing. It sends the first signal to all
 ranks, which save and end; a second one ends them at once. If it is killed, they get SIGTERM (NOTE [Death of the
 launcher]). The first rank leaves its last line and its exit code in a file, because other ranks may print, and
-exit, after it.
+exit, after it. Ranks meet at a store on the loopback: torch's own listen on all network cards, and c10d unpickles what
+it finds there.
 """
 
 from __future__ import annotations
@@ -11,23 +12,46 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from torch._C._distributed_c10d import TCPStore
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous import RendezvousParameters, rendezvous_handler_registry
+from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from sfactory.config.flags import assigned
 from sfactory.errors import ConfigError, ExitCode, RankLost
 from sfactory.launch.tied_process import tied_command
 from sfactory.process.signals import HANDLED, set_process_name
-from sfactory.ranks.place import EXIT_CODE, LAST_LINE, RUN_ID
+from sfactory.ranks.place import EXIT_CODE, LAST_LINE, RUN_ID, START_S
 
+_ON_LOOPBACK = "sfactory-loopback"
+_LOOPBACK = "127.0.0.1"
 _SAVE_S = 150  # from a signal to SIGKILL; the processes of a rank end by themselves within two minutes
+
+
+class _MeetingOnLoopback(StaticTCPRendezvous):
+    """One agent, which keeps the store of its ranks where other machines cannot reach it."""
+
+    def __init__(self, parameters: RendezvousParameters) -> None:
+        listening = socket.create_server((_LOOPBACK, 0))
+        port = listening.getsockname()[1]
+        super().__init__(_LOOPBACK, port, 0, 1, parameters.run_id, int(START_S))
+        self._store = TCPStore(_LOOPBACK, port, 1, True, self.timeout, master_listen_fd=listening.detach())
+
+    def get_backend(self) -> str:
+        """The name of this class in torch's registry."""
+        return _ON_LOOPBACK
+
+
+rendezvous_handler_registry.register(_ON_LOOPBACK, _MeetingOnLoopback)
 
 
 def train_in_ranks(devices: Sequence[str], arguments: Sequence[str]) -> tuple[int, str]:
@@ -47,9 +71,7 @@ def train_in_ranks(devices: Sequence[str], arguments: Sequence[str]) -> tuple[in
             nproc_per_node=len(devices),
             logs_specs=DefaultLogsSpecs(folder),
             run_id=RUN_ID,
-            rdzv_backend="c10d",
-            rdzv_endpoint="localhost:0",
-            local_addr="localhost",
+            rdzv_backend=_ON_LOOPBACK,
             max_restarts=0,
             signals_to_handle=",".join(listening),
             shutdown_timeout=_SAVE_S,
@@ -72,13 +94,18 @@ def train_in_ranks(devices: Sequence[str], arguments: Sequence[str]) -> tuple[in
                 signal.signal(signum, handler)
         left = {path.name: path.read_text() for path in Path(folder).glob("*/attempt_0/0/*")}
     if not left.keys() >= {EXIT_CODE, LAST_LINE}:
-        raise RankLost(f"{how}, and the first rank has left no result")
+        raise _lost(f"{how}, and the first rank has left no result", code)
     exit_code = int(left[EXIT_CODE])
-    if exit_code == ExitCode.SIGTERM != code and code > 0:  # torch has ended the first rank, because of another one
-        failed = RankLost(f"{how}, and so all others, too")
-        failed.exit_code = ExitCode(code) if code in set(ExitCode) else failed.exit_code
-        raise failed
+    if exit_code == ExitCode.SIGTERM and code not in (0, -signal.SIGTERM, ExitCode.SIGTERM):
+        raise _lost(f"{how}, and so all others, too", code)  # torch has ended the first rank, because of another one
     return exit_code, left[LAST_LINE]
+
+
+def _lost(cause: str, code: int) -> RankLost:
+    """The error that ends as a rank with the exit ``code`` has, where that is one of sfactory's."""
+    lost = RankLost(cause)
+    lost.exit_code = ExitCode(code) if code and code in set(ExitCode) else lost.exit_code
+    return lost
 
 
 def visible_to_ranks(devices: Sequence[str]) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sfactory import atomic
 from sfactory.errors import ConfigError
 from sfactory.system.cores import core_ids
 
@@ -49,11 +50,14 @@ class Place:
         return Place(rank, world, local_rank, local_world, folder)
 
     def leave(self, name: str, text: str) -> bool:
-        """Leave ``text`` to the process that has started this rank, if it reads that; whether it does."""
-        is_read = bool(self.folder) and self.rank == 0
-        if is_read:
-            (Path(self.folder) / name).write_text(text)
-        return is_read
+        """Leave ``text`` to the process that has started this rank, if it lives and reads that; whether it does."""
+        if not self.folder or self.rank:
+            return False
+        try:
+            atomic.write_text(Path(self.folder) / name, text)
+        except OSError:
+            return False
+        return True
 
     def take_share(self) -> None:
         """Leave this process, and all that it starts, its part of the machine's cores and one of its GPUs.
@@ -71,7 +75,9 @@ class Place:
         if visible and self.local_rank >= len(visible):
             text = f"CUDA_VISIBLE_DEVICES has {len(visible)} GPUs, and this machine {self.local_world} ranks"
             raise ConfigError([f"{text}: start as many as there are GPUs (torchrun --nproc-per-node)"])
-        os.environ["CUDA_VISIBLE_DEVICES"] = visible[self.local_rank] if visible else str(self.local_rank)
+        if visible or "CUDA_VISIBLE_DEVICES" not in os.environ:  # "" hides all GPUs
+            os.environ["CUDA_VISIBLE_DEVICES"] = visible[self.local_rank] if visible else str(self.local_rank)
 
 
 ONE_RANK = Place()
+START_ONE_RANK = "start one rank, without torchrun and --learner_devices"

@@ -10,9 +10,8 @@ from sfactory.config.resolve import COMMAND_LINE, CONFIG_FILE, Resolved
 from sfactory.config.schema import Config
 from sfactory.config.training_rules import KL_ADAPTIVE
 from sfactory.errors import ConfigError
-from sfactory.ranks.place import Place
+from sfactory.ranks.place import START_ONE_RANK, Place
 
-_ONE_RANK = "start one rank, without torchrun and --learner_devices"
 _BY_TORCHRUN = "TORCHELASTIC_RUN_ID"  # is set for one rank, too
 # Flags, whether their value is refused, and why.
 _REFUSED: tuple[tuple[str, Callable[[object], bool], str], ...] = (
@@ -28,8 +27,8 @@ _REFUSED: tuple[tuple[str, Callable[[object], bool], str], ...] = (
     ("remote_actors_port", bool, "would send remote actors to one rank"),
     ("max_restarts", bool, "would restart one rank; torchrun --max-restarts restarts all"),
 )
-
-
+# The same for ranks that learn apart, see NOTE [Local updates]: flags that adapt to the data of one rank.
+_REFUSED_APART = (("lr_schedule", lambda value: value in KL_ADAPTIVE), ("kl_target", bool))
 _OF_OTHERS = {"quiet": True, "with_tensorboard": False, "log_to_file": False, "eval_interval_sec": 0.0, "observers": ()}
 
 
@@ -68,10 +67,6 @@ def for_rank(resolved: Resolved, place: Place) -> Resolved:
     return resolved.replaced(_OF_OTHERS, f"rank {place.rank}") if place.rank else resolved
 
 
-# The same for ranks that learn apart, see NOTE [Local updates]: flags that adapt to the data of one rank.
-_REFUSED_APART = (("lr_schedule", lambda value: value in KL_ADAPTIVE), ("kl_target", bool))
-
-
 def _require_settings_of_several(config: Config, world: int) -> None:
     if problems := list(_problems(config, world)):
         raise ConfigError(problems)
@@ -85,4 +80,4 @@ def _problems(config: Config, world: int) -> Iterator[str]:
             yield f"{both}: each of {world} ranks would adapt to its own data; leave one of the two out"
     for flag, is_wrong, why in _REFUSED:
         if is_wrong(values[flag]):
-            yield f"{assigned(flag, values[flag])} {why}, and there are {world}: leave it out, or {_ONE_RANK}"
+            yield f"{assigned(flag, values[flag])} {why}, and there are {world}: leave it out, or {START_ONE_RANK}"

@@ -38,7 +38,7 @@ from sfactory.planning.plan import Plan, choose_device, fitted_to_env, plan_run,
 from sfactory.process.command import resume_command, tuned_command
 from sfactory.process.signals import Interrupted, Interrupts, stdout_to_stderr
 from sfactory.process.spawn import Spawner
-from sfactory.ranks.place import LAST_LINE, ONE_RANK, Place
+from sfactory.ranks.place import LAST_LINE, ONE_RANK, START_ONE_RANK, Place
 from sfactory.report.console import Console, ConsoleHandler
 from sfactory.report.observers import Observer, Observers
 from sfactory.runner.context import RunContext
@@ -200,7 +200,7 @@ class Session:
         plan = dataclasses.replace(plan, reward_shaping=probed.reward_shaping)
         require_mapping(config, plan)
         if plan.layout.resident and self._place.world > 1:
-            raise ConfigError([f"--env={config.run.env}: a TensorEnv trains in one rank; start it without torchrun"])
+            raise ConfigError([f"--env={config.run.env}: a TensorEnv trains in one rank; {START_ONE_RANK}"])
         for sentence in plan.reading:
             _log.info("%s", sentence)
         if plan.why_inference:

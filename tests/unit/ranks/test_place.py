@@ -50,6 +50,9 @@ def test_ranks_of_a_machine_divide_its_cores_and_gpus(monkeypatch: pytest.Monkey
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     with pytest.raises(ConfigError, match="CUDA_VISIBLE_DEVICES"):
         Place(1, 2, 1, 2).take_share()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    Place(1, 2, 1, 2).take_share()
+    assert not os.environ["CUDA_VISIBLE_DEVICES"]
 
 
 @pytest.mark.parametrize(
@@ -122,6 +125,8 @@ def test_learner_devices_are_where_ranks_start_and_where_each_learns(
     assert devices == ["gpu", "cpu", "cuda:2"]
     assert (first.leave(EXIT_CODE, "3"), second.leave(EXIT_CODE, "4")) == (True, False)
     assert (tmp_path / EXIT_CODE).read_text() == "3"
+    gone = Place(0, 2, 0, 2, str(tmp_path / "gone"))
+    assert not gone.leave(EXIT_CODE, "3")  # its starter was killed
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "another")
     for place in (ONE_RANK, Place(0, 2, 0, 2)):
         with pytest.raises(ConfigError, match="torchrun has started"):
