@@ -46,7 +46,10 @@ class DistributedRanks(SeveralRanks):
             start = timedelta(seconds=START_S)
             store, _, _ = next(iter(rendezvous("env://", place.rank, place.world, timeout=start)))
             about = f"{device.type} rank {self.rank} (process {os.getpid()} on {socket.gethostname()})"
-            self._store, said = enter(store, self.rank, self.world, about, give_up)
+            self._answering = AnsweringStore(store, timeout_s)
+            self._answering.begin_to_beat(f"beat/{self.rank}")
+            self._store, said = self._answering.ask(lambda whole: enter(whole, place.rank, place.world, about, give_up))
+            self._answering.store = self._store
         except RuntimeError as error:
             raise RankLost(f"rank {self.rank} of {self.world} has not met all others: {_first_line(error)}") from error
         devices, _, self._who = zip(*(each.partition(" ") for each in said), strict=True)
@@ -54,8 +57,6 @@ class DistributedRanks(SeveralRanks):
             raise RankLost(
                 f"ranks learn on different devices, which cannot add up: {', '.join(devices)}; give --device"
             )
-        self._answering = AnsweringStore(self._store, timeout_s)
-        self._answering.begin_to_beat(f"beat/{self.rank}")
         backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
         with self._naming("to connect"):
             timeout = timedelta(seconds=timeout_s)

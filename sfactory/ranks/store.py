@@ -22,7 +22,7 @@ from sfactory.errors import RankLost
 from sfactory.ranks.place import START_S
 
 BEAT_S = 1.0
-_LOOK_S = 0.02
+_LOOK_S, _LOOK_MOST_S = 0.02, 0.5
 _Found = TypeVar("_Found")
 
 
@@ -36,9 +36,12 @@ def enter(store: Store, rank: int, world: int, about: str, give_up: Callable[[],
     keys, word = [f"word/{each}" for each in range(world)], f"{uuid.uuid4().hex} {about}"
     store.set(keys[rank], word)
     deadline, found = Deadline(START_S), keys
+    written, pause_s = "", _LOOK_S
     while not (give_up() or deadline.passed):
         if rank == 0 and store.check(keys):
-            store.set("list", json.dumps([content.decode() for content in store.multi_get(keys)]))
+            heard = json.dumps([content.decode() for content in store.multi_get(keys)])
+            if heard != written:
+                store.set("list", written := heard)
         listed = store.get("list").decode() if store.check(["list"]) else "[]"
         if word in (words := json.loads(listed)):
             name = hashlib.sha256(listed.encode()).hexdigest()[:16]
@@ -47,7 +50,8 @@ def enter(store: Store, rank: int, world: int, about: str, give_up: Callable[[],
                 store.set(found[rank], "")
             if store.check(found[:1]):
                 return PrefixStore(name, store), [each.partition(" ")[2] for each in words]
-        time.sleep(_LOOK_S)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LOOK_MOST_S)
     missing = [str(each) for each, key in enumerate(found) if each != rank and not store.check([key])]
     raise RankLost(f"of {world} ranks these have not started: {', '.join(missing)}")
 
@@ -61,11 +65,12 @@ class AnsweringStore:
 
     Questions are asked in a thread that can be left behind. Signs of life are written over the same connection, each
     call after the other, and show whether the store still answers.
+    store: may be replaced by a part of itself; signs of life are written there from then on.
     """
 
     def __init__(self, store: Store, timeout_s: float) -> None:
         """timeout_s: without an answer, after which ``ask`` raises."""
-        self._store, self._timeout_s = store, timeout_s
+        self.store, self._timeout_s = store, timeout_s
         self._answers = 0
         self._is_lost = False
 
@@ -80,7 +85,7 @@ class AnsweringStore:
 
         def call() -> None:
             try:
-                found.append(question(self._store))
+                found.append(question(self.store))
             except BaseException as error:
                 raised.append(error)
 
@@ -102,7 +107,7 @@ class AnsweringStore:
     def _beat(self, key: str) -> None:
         with contextlib.suppress(RuntimeError):
             while True:
-                self._store.set(key, str(self._answers))
-                self._store.check([key])  # to set a key waits for no answer
+                self.store.set(key, str(self._answers))
+                self.store.check([key])  # to set a key waits for no answer
                 self._answers += 1
                 time.sleep(BEAT_S)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from torch._C._distributed_c10d import TCPStore
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 
+from sfactory.clock import Deadline
 from sfactory.errors import RankLost
 from sfactory.ranks.store import AnsweringStore, StoreLost, enter
 
@@ -51,6 +53,11 @@ def test_a_store_that_gives_no_answer_is_lost_and_one_that_is_slow_is_not(monkey
     beating = AnsweringStore(server, 0.2)
     beating.begin_to_beat("beat/0")
     assert not beating.ask(lambda store: threading.Event().wait(0.6))  # it waits for others, while the store answers
+    beating.store = PrefixStore("part", server)
+    patience = Deadline(30)
+    while not beating.ask(lambda store: store.check(["beat/0"])) and not patience.passed:
+        time.sleep(0.01)
+    assert server.check(["part/beat/0"])
 
 
 def _raise(text: str) -> None:
