@@ -65,7 +65,7 @@ class RunConfig:
     rank_timeout_sec: float = flag(
         60.0,
         "with several ranks: seconds without a sign of life of another rank, or in a sum over all of them, "
-        "after which the first rank saves and all end",
+        "after which the first rank saves and all end; a machine that is cut off may take twice as long",
         ge=5,
     )
     train_for_seconds: float = flag(1e10, "stop after this many seconds of training (start-up not counted)", gt=0)

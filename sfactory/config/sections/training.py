@@ -97,7 +97,7 @@ class LearnerConfig:
     )
     sync_every: int = flag(
         1,
-        "with several ranks (torchrun): updates that each makes by itself before all take over the mean of their "
+        "with several ranks: updates that each makes by itself before all take over the mean of their "
         "weights, at the end of a dataset; for slow networks; 1: all make every update together",
         ge=1,
     )
