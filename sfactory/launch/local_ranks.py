@@ -87,7 +87,7 @@ def train_in_ranks(devices: Sequence[str], arguments: Sequence[str]) -> tuple[in
             ended = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
             how = f"rank {rank} (process {failure.pid}) has ended {ended}"
         except SignalException as error:
-            how = f"{error.sigval.name} came"
+            how, code = f"{error.sigval.name} came", 128 + error.sigval
         finally:
             logging.disable(logging.NOTSET)
             for signum, handler in handlers.items():
