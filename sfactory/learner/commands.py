@@ -52,7 +52,7 @@ class CommandExecutor:
                 take_over(dict(loaded.payload), str(loaded.path), self._trainer)
                 self._trainer.mask_sampled()
                 self._publish(self._trainer.train_step)
-        except (CheckpointError, CannotSaveError) as error:
+        except (CheckpointError, CannotSaveError, OSError) as error:  # of shared storage, too
             return str(error)
         if command.hyperparameters:
             config = self._setup.config

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -115,7 +117,13 @@ def test_child_copies_weights_and_moments_but_not_steps(tmp_path: Path) -> None:
     assert_same(dict(saved["model"]), dict(theirs["model"]))
 
 
-def test_a_member_of_another_run_takes_over_the_copy_of_this_one(tmp_path: Path) -> None:
+def stale(*_: Any) -> Any:
+    raise OSError(errno.ESTALE, "Stale file handle")
+
+
+def test_a_member_of_another_run_takes_over_the_copy_of_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parent, child = LoneLearner(tmp_path / "parent"), LoneLearner(tmp_path / "child", seed=7)
     copies = tmp_path / "shared" / "member-0"
     for _ in range(4):
@@ -134,6 +142,10 @@ def test_a_member_of_another_run_takes_over_the_copy_of_this_one(tmp_path: Path)
     (tmp_path / "shared" / "member-1").touch()
     elsewhere = LearnerCommand(save=True, copy_to=str(tmp_path / "shared" / "member-1"))
     assert "member-1" in child.learning.commands.execute(elsewhere)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "glob", stale)
+        assert "Stale file handle" in child.learning.commands.execute(LearnerCommand(parent=str(copies)))
+    assert changed(child.learning.trainer.model, dict(theirs["model"])) == set()
 
 
 def test_steps_sampled_before_a_takeover_are_masked(tmp_path: Path) -> None:
