@@ -112,6 +112,8 @@ def read_command_line(argv: Sequence[str]) -> Resolved:
     values = {name: value for layer in layers.values() for name, value in layer.items()}
     sources = {name: source for source, layer in layers.items() for name in layer}
     values |= fitted(values, _free(sources))
+    if values["pbt_dir"]:  # a run may be resumed from another current directory
+        values["pbt_dir"] = str(Path(str(values["pbt_dir"])).absolute())
     config = config_of(values)
     _check(config, saved, sources, findings)
     findings.problems += _untrusted(line, file, saved, values, sources)

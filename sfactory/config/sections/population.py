@@ -48,7 +48,9 @@ class PopulationConfig:
         "folder, on storage that all machines share, through which runs of one policy each form a population; empty: "
         "the policies of this run are the population",
     )
-    pbt_member: int | None = flag(None, "number of this run among those of pbt_dir, from 0; each has its own", ge=0)
+    pbt_member: int | None = flag(
+        None, "number of this run among those of pbt_dir, from 0; each has its own", ge=0, le=999_999_999
+    )
     pbt_mix_policies_in_one_env: bool = flag(True, "policy_mapping=auto: different policies play the agents of one env")
     pbt_period_env_steps: int = flag(5_000_000, "env steps of a policy between two of its PBT updates", ge=1)
     pbt_start_mutation: int = flag(20_000_000, "env steps of a policy before its first PBT update", ge=0)

@@ -262,7 +262,8 @@ def test_values_that_another_setting_makes_idle_are_refused_only_if_the_user_cho
 
 
 def test_a_resumed_run_takes_over_its_saved_values_wherever_it_was_moved() -> None:
-    save_run("--env=CartPole-v1", "--gamma=0.8", "--learning_rate=0.01")
+    member = "--with_pbt=True", "--pbt_dir=shared", "--pbt_member=0"
+    save_run("--env=CartPole-v1", "--gamma=0.8", "--learning_rate=0.01", *member)
     RUN_DIR.rename("renamed")
 
     resolved = read("--train_dir=.", "--experiment=renamed", "--learning_rate=0.02")
@@ -270,6 +271,7 @@ def test_a_resumed_run_takes_over_its_saved_values_wherever_it_was_moved() -> No
     assert (resolved.config.run.train_dir, resolved.config.run.experiment) == (".", "renamed")
     assert resolved.config.run.env == "CartPole-v1"
     assert resolved.config.algo.gamma == 0.8
+    assert resolved.config.population.pbt_dir == str(Path("shared").absolute())
     assert (resolved.sources["gamma"], resolved.sources["rollout"]) == ("given at an earlier start", "saved run")
     assert resolved.config.optim.learning_rate == 0.02
     (warning,) = resolved.warnings
