@@ -6,6 +6,7 @@ Every line of an SVG has an id: ``return-1``, ``birth-0-2`` (policy 2 got the we
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +17,14 @@ from sfactory.config.field import How
 from sfactory.config.flags import config_of
 from sfactory.config.hyperparameters import hyperparameters, is_number, mutable_flags
 from sfactory.config.saved_config import METRICS_NAME, read_config
-from sfactory.errors import ResourceError, RunDirError
+from sfactory.errors import ResourceError, RunDirError, SFactoryError, clean
 from sfactory.pbt.event_log import EVENT_LOG_NAME, Event, Kind, read_events
 from sfactory.pbt.mutation import leaves
 from sfactory.pbt.shared_dir import runs_in
 from sfactory.system.optional_packages import required
 
 RETURN, STEPS = "train/episode_return_mean", "perf/trained_env_steps"
+_log = logging.getLogger(__name__)
 _LOGARITHMIC = (How.FACTOR, How.LOG_UNIFORM, How.DOUBLE)  # values of these kinds of mutation have such an axis
 
 
@@ -62,8 +64,7 @@ def read_history(path: Path) -> History:
     events: list[Event] = []
     returns: list[Curve] = []
     declared = {name: each.how for name, each in mutable_flags().items()}
-    for run_dir in runs_in(path) or [path]:
-        new_events, new_returns, how = _read_run(run_dir)
+    for new_events, new_returns, how in _read_runs(path):
         events += new_events
         returns += new_returns
         declared |= how
@@ -74,7 +75,27 @@ def read_history(path: Path) -> History:
     return History(policies, tuple(returns), replacements, tuple(_traces(events, policies, declared, ends)))
 
 
-def _read_run(run_dir: Path) -> tuple[list[Event], list[Curve], dict[str, How]]:
+_Part = tuple[list[Event], list[Curve], dict[str, How]]
+
+
+def _read_runs(path: Path) -> list[_Part]:
+    """``_read_run`` of the run in ``path``, or of all members of the population there whose runs can be read."""
+    runs = runs_in(path)
+    if not runs:
+        return [_read_run(path)]
+    parts = []
+    for number, run_dir in runs.items():
+        try:
+            parts.append(_read_run(run_dir))
+        except SFactoryError as error:
+            reason = clean(str(error)).partition("; ")[0]  # without advice that is for one run
+            _log.warning("member %d is left out, as its run in %s cannot be read: %s", number, run_dir, reason)
+    if not parts:
+        raise RunDirError(f"of the {len(runs)} runs of the population in {path} none can be read on this machine")
+    return parts
+
+
+def _read_run(run_dir: Path) -> _Part:
     """Events of a run, returns of its members, and how hyperparameters are mutated; raises RunDirError."""
     saved = read_config(run_dir)
     if saved is None:

@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 from sfactory import atomic
 from sfactory.config.flags import strict_json
 from sfactory.config.hyperparameters import is_number
-from sfactory.errors import RunDirError
-from sfactory.pbt.mutation import Shaping
+from sfactory.errors import RunDirError, clean
+from sfactory.pbt.mutation import Shaping, changed
 from sfactory.pbt.state import Member, PopulationState
 
 MEMBER_NAME = "member.json"
-_FOLDER = re.compile(r"member-(\d{1,9})")
-_STILL = 3  # turns of this member without one of another, after which that is logged
+_FOLDER = re.compile(r"member-(0|[1-9][0-9]{0,8})")
+_STILL = 3  # turns of this member without one of another, or without another, after which that is logged
+_MOST_BYTES = 1 << 20  # of a member's file
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ class Published(NamedTuple):
 
     member: Member
     objective: float | None
+    run_dir: str
 
 
 def member_dir(path: Path | str, number: int) -> Path:
@@ -45,6 +47,8 @@ class SharedDir:
         """own: the member's number. env, run_dir: of its run."""
         self._path, self._own, self._env, self._run_dir = path, own, env, str(run_dir)
         self._last: dict[int, tuple[int, int]] = {}  # by member: its turn, and for how many turns it has been that
+        self._runs: dict[int, str] = {}  # run directories of members that have been logged
+        self._turns_alone = 0
         self._refused: dict[Path, str] = {}  # what has been logged
 
     def publish(self, state: PopulationState, metric: str, env_steps: int, objective: float | None) -> None:
@@ -66,7 +70,12 @@ class SharedDir:
         """
         same = {"env": self._env, "metric": metric, "reward_shaping": reward_shaping}
         found = {}
-        for number, path in _files(self._path).items():
+        try:
+            files = _files(self._path)
+        except OSError as error:
+            _log.warning("this turn is taken without other members: %s cannot be read: %s", self._path, error)
+            return {}
+        for number, path in files.items():
             if number == self._own:
                 continue
             try:
@@ -76,8 +85,21 @@ class SharedDir:
                     self._refused[path] = str(error)
                     _log.warning("%s is left out: %s", path, error)
                 continue
+            self._note_run(number, found[number].run_dir)
             self._note_age(number, found[number].member.turns)
+        self._note_absence()
         return found
+
+    def _note_run(self, number: int, run_dir: str) -> None:
+        if self._runs.get(number) != run_dir:
+            self._runs[number] = run_dir
+            _log.info("member %d of the population is the run in %s", number, clean(run_dir))
+
+    def _note_absence(self) -> None:
+        self._turns_alone += not self._runs
+        if not self._runs and self._turns_alone == _STILL:
+            text = "all runs of a population need the same --pbt_dir"
+            _log.warning("no other member has been found in %s during %d turns: %s", self._path, _STILL, text)
 
     def _note_age(self, number: int, turn: int) -> None:
         before, still = self._last.get(number, (turn, -1))
@@ -88,15 +110,21 @@ class SharedDir:
             _log.warning("member %d has had no turn during %d turns of this one: %s", number, _STILL, text)
 
 
-def runs_in(path: Path) -> list[Path]:
-    """The run directories of all members of the population in ``path``; [] if there is none. Raises RunDirError."""
-    found = []
-    for number, file in _files(path).items():
-        try:
-            found.append(Path(_member_and_data(file, number)[1]["run_dir"]))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RunDirError(f"{file} is not of a member: {error}; restore a copy of it, or remove it") from error
-    return found
+def runs_in(path: Path) -> dict[int, Path]:
+    """The run directories of all members of the population in ``path``; {} if there is none. Raises RunDirError."""
+    try:
+        files = _files(path)
+    except OSError as error:
+        raise RunDirError(f"{path} cannot be read: {error}; check its permissions") from error
+    return {number: run_of(file, number) for number, file in files.items()}
+
+
+def run_of(path: Path, number: int) -> Path:
+    """The run directory of a member, from its file. Raises RunDirError if that cannot be used."""
+    try:
+        return Path(_member_and_data(path, number)[1]["run_dir"])
+    except (OSError, ValueError) as error:
+        raise RunDirError(f"{path} is not of a member: {error}; restore a copy of it, or remove it") from error
 
 
 def _files(path: Path) -> dict[int, Path]:
@@ -106,10 +134,14 @@ def _files(path: Path) -> dict[int, Path]:
 
 
 def _member_and_data(path: Path, number: int) -> tuple[Member, Mapping[str, Any]]:
+    if path.stat().st_size > _MOST_BYTES:
+        raise ValueError(f"it is larger than {_MOST_BYTES} bytes")
     data: Any = strict_json(atomic.read_bytes(path))
     member = PopulationState.from_json(data).members.get(number)
     if member is None:
         raise ValueError(f"it is not of member {number}")
+    if not isinstance(data.get("run_dir"), str):
+        raise ValueError("'run_dir' is not a text")
     return member, data
 
 
@@ -122,7 +154,10 @@ def _read(path: Path, number: int, same: Mapping[str, Any]) -> Published:
     for name, here in same.items():
         if data.get(name) != here:
             raise ValueError(f"its {name} is {data.get(name)!r:.100}, and {here!r:.100} in this run")
+    own = same["reward_shaping"]
+    if changed(member.reward_shaping, own, lambda _, origin: origin) != own:
+        raise ValueError("the reward shaping of its member differs from the env's own by more than numbers")
     objective = data.get("objective")
     if objective is not None and not is_number(objective):
         raise ValueError(f"'objective' is not a number: {objective!r:.100}")
-    return Published(member, objective)
+    return Published(member, objective, data["run_dir"])

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from sfactory import atomic
+from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.config.flags import assigned
-from sfactory.config.schema import Config, PopulationConfig
-from sfactory.errors import RunDirError
-from sfactory.experiment.run_dir import LOCK_NAME, lock_file
+from sfactory.config.schema import Config
+from sfactory.errors import RunDirError, clean
+from sfactory.experiment.run_dir import LOCK_NAME, RunDir, lock_file
 from sfactory.pbt.event_log import Kind
-from sfactory.pbt.shared_dir import SharedDir, member_dir
+from sfactory.pbt.shared_dir import MEMBER_NAME, SharedDir, member_dir, run_of
 from sfactory.runner.pbt_driver import PbtDriver
 from sfactory.shared.control import LearnerCommand
 
@@ -28,22 +29,40 @@ _log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def held_member(population: PopulationConfig) -> Iterator[None]:
-    """Own the member's folder inside the block; raises RunDirError if another run does, or if it cannot be made."""
+def held_member(config: Config, run_dir: RunDir) -> Iterator[None]:
+    """Own the member's folder inside the block.
+
+    Raises RunDirError if another run does or did, or if it cannot be made: a member goes on only with its own run, as
+    the objectives of a finished population, which are high, would decide turns of a new one.
+    """
+    population = config.population
     assert population.pbt_member is not None, "a rule demands it"
+    flag = assigned("pbt_dir", population.pbt_dir)
     folder = member_dir(population.pbt_dir, population.pbt_member)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        fd = lock_file(folder / LOCK_NAME, "Give this run another --pbt_member, or stop that one.")
-    except OSError as error:
-        flag = assigned("pbt_dir", population.pbt_dir)
-        advice = "choose another folder, on a file system with locks"
-        raise RunDirError(f"{flag}: {folder} cannot be used: {error}; {advice}") from error
-    try:
-        atomic.remove_stale(folder)
+    with contextlib.ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            fd = lock_file(folder / LOCK_NAME, "Give this run another --pbt_member, or stop that one.")
+            stack.callback(os.close, fd)
+            atomic.remove_stale(folder)
+            earlier = run_of(folder / MEMBER_NAME, population.pbt_member) if (folder / MEMBER_NAME).exists() else None
+        except OSError as error:
+            advice = "choose another folder, on a file system with locks"
+            raise RunDirError(f"{flag}: {folder} cannot be used: {error}; {advice}") from error
+        if earlier is not None and not _resumes(config, run_dir, earlier):
+            raise RunDirError(
+                f"{flag}: member {population.pbt_member} of this population is the run in {clean(str(earlier))}, and "
+                f"this start does not resume that run; choose another --pbt_dir, or remove {population.pbt_dir} if "
+                f"that population has ended, or only {folder} to begin this member again"
+            )
         yield
-    finally:
-        os.close(fd)
+
+
+def _resumes(config: Config, run_dir: RunDir, earlier: Path) -> bool:
+    """Whether this start resumes the run that had the directory ``earlier``."""
+    is_same = os.path.realpath(earlier) == os.path.realpath(run_dir.path)
+    has_checkpoint = CheckpointDir(run_dir.checkpoint_dir(0), keep=1).holds_any()
+    return is_same and has_checkpoint and config.run.restart_behavior == "resume"
 
 
 class MemberDriver(PbtDriver):

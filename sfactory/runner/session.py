@@ -170,7 +170,7 @@ class Session:
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sfactory-rank-"))
             run_dir = stack.enter_context(RunDir.open(folder, run.experiment))
             if self._config.population.with_pbt and self._config.population.pbt_dir:
-                stack.enter_context(held_member(self._config.population))
+                stack.enter_context(held_member(self._config, run_dir))
             yield run_dir
 
     def _read_checkpoint(self, run_dir: RunDir, plan: Plan) -> Resumed | None:

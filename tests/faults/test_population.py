@@ -17,6 +17,7 @@ import pytest
 from sfactory.config.flags import config_of
 from sfactory.config.hyperparameters import hyperparameters
 from sfactory.errors import ExitCode
+from sfactory.experiment.run_dir import RunDir
 from sfactory.pbt.plot import read_history
 from sfactory.pbt.population import Population
 from sfactory.pbt.state import load_state
@@ -225,7 +226,8 @@ def test_run_ranks_itself_among_runs_of_the_same_folder_and_needs_a_number_of_it
     assert history.policies == (0, 1)
     assert [curve.policy for curve in history.returns] == [0, 1]
 
-    with held_member(config_of({"pbt_dir": str(shared), "pbt_member": 1}).population):
+    run_dir = RunDir.unlocked(second.run_dir.parent, second.run_dir.name)
+    with held_member(config_of({"pbt_dir": str(shared), "pbt_member": 1}), run_dir):
         twin = run_trainer(**of_runs(shared, 1, experiment="twin", **flags))
         twin.assert_ended(ExitCode.REFUSED)
     assert "member-1 is in use by process" in twin.stderr

@@ -12,8 +12,11 @@ import pytest
 from sfactory import plot
 from sfactory.config.flags import config_of
 from sfactory.config.saved_config import write_config
+from sfactory.errors import RunDirError
 from sfactory.pbt.event_log import Event, Kind, append_event
 from sfactory.pbt.plot import Curve, read_history
+from sfactory.pbt.shared_dir import SharedDir, member_dir
+from sfactory.pbt.state import Member, PopulationState
 
 FLAGS: dict[str, Any] = {"env": "CartPole-v1", "num_policies": 2, "with_pbt": True, "pbt_optimize_gamma": True}
 
@@ -88,6 +91,23 @@ def test_resume_from_an_older_checkpoint_removes_later_points() -> None:
     assert history.returns[0] == Curve(0, (500, 800), (10.0, 15.0))
     # The scale follows from the kind of mutation.
     assert [trace.log for trace in history.traces if trace.name == "learning_rate"] == [False]
+
+
+def test_a_member_whose_run_cannot_be_read_is_left_out_by_name(caplog: pytest.LogCaptureFixture) -> None:
+    one, gone = save_run("one", EVENTS[::2], num_policies=1), Path("elsewhere")
+    shared = Path("shared")
+    for number, run_dir in enumerate((gone, one)):
+        member_dir(shared, number).mkdir(parents=True)
+        member = Member(number, {}, None, None, 1000, 1)
+        published = SharedDir(shared, number, "CartPole-v1", run_dir)
+        published.publish(PopulationState(5, 1, None, {number: member}), "reward", 1000, 1.0)
+
+    assert read_history(shared).policies == (0,)
+
+    assert f"member 0 is left out, as its run in {gone} cannot be read: {gone} is not a run" in caplog.text
+    one.rename("moved")
+    with pytest.raises(RunDirError, match="of the 2 runs of the population in shared none can be read"):
+        read_history(shared)
 
 
 def test_picture_of_a_run_by_name_or_directory_has_a_line_for_everything(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from sfactory.config.flags import config_of
 from sfactory.config.hyperparameters import hyperparameters
 from sfactory.errors import RunDirError
+from sfactory.experiment.run_dir import RunDir
 from sfactory.pbt.event_log import Kind, read_events
 from sfactory.pbt.population import Population
 from sfactory.pbt.shared_dir import MEMBER_NAME, SharedDir, member_dir, runs_in
@@ -79,7 +81,7 @@ def test_the_worst_run_copies_the_best_with_values_mutated_within_its_own_ranges
     child = worst.population.members[7]
     assert (child.parent, child.turns) == (0, 2)
     assert all(0.6 < child.hyperparameters[name] / first[name] < 1.6 for name in child.hyperparameters)
-    assert runs_in(tmp_path) == [best.path, worst.path]  # the third has not published
+    assert runs_in(tmp_path) == {0: best.path, 7: worst.path}  # the third has not published
 
 
 def damaged(text: str) -> str:
@@ -90,6 +92,11 @@ def with_changes(text: str, **changes: Any) -> str:
     return json.dumps({**json.loads(text), **changes})
 
 
+def shaped(text: str, reward_shaping: object) -> str:
+    (member,) = json.loads(text)["members"]
+    return with_changes(text, members=[{**member, "reward_shaping": reward_shaping}])
+
+
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
@@ -98,6 +105,11 @@ def with_changes(text: str, **changes: Any) -> str:
         (lambda text: with_changes(text, env="Acrobot-v1"), "its env is 'Acrobot-v1'"),
         (lambda text: with_changes(text, metric="kills"), "its metric is 'kills', and 'reward' in this run"),
         (lambda text: with_changes(text, reward_shaping=None), "its reward_shaping is None"),
+        (lambda text: shaped(text, {"win": 2.0, "more": 1.0}), "reward shaping of its member"),
+        (lambda text: shaped(text, {"win": "1"}), "reward shaping of its member"),
+        (lambda text: shaped(text, None), "reward shaping of its member"),
+        (lambda text: text + " " * (1 << 20), "larger than 1048576 bytes"),
+        (lambda text: with_changes(text, run_dir=3), "'run_dir' is not a text"),
         (lambda text: with_changes(text, objective="1e9"), "'objective' is not a number"),
         (lambda text: with_changes(text, members=[]), "not of member 1"),
         (lambda text: text.replace("learning_rate", "num_workers"), "num_workers="),
@@ -111,8 +123,9 @@ def test_files_that_are_not_of_this_population_are_left_out_by_name(
     other.publish(100.0)
     path = other.folder / MEMBER_NAME
     path.write_text(spoil(path.read_text()))
-    (tmp_path / "member-x").mkdir()
-    (tmp_path / "member-x" / MEMBER_NAME).write_text("{}")
+    for name in ("member-x", "member-01", "member-1234567890"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / MEMBER_NAME).write_text("{}")
 
     assert [one.others(), one.others()] == [{}, {}]
 
@@ -135,9 +148,29 @@ def test_a_fifo_is_left_out_and_a_full_disk_is_a_warning(tmp_path: Path, caplog:
     assert f"{one.folder / MEMBER_NAME} cannot be written" in caplog.text
 
 
+def test_storage_that_fails_for_a_while_and_a_folder_without_others_are_warnings(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Run(tmp_path, 0)
+
+    def stale(*_: Any) -> Any:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "glob", stale)
+        assert one.take_turn(1.0, 1000).kind is Kind.KEEP
+        with pytest.raises(RunDirError, match="Stale file handle"):
+            runs_in(tmp_path)
+    assert "this turn is taken without other members" in caplog.text
+    for turn in range(1, 6):
+        one.take_turn(1.0, 1000 * turn)
+        assert caplog.text.count("no other member has been found") == (turn >= 3)
+
+
 def test_a_member_that_has_no_more_turns_is_named_and_stays_a_source(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     one, gone = Run(tmp_path, 0), Run(tmp_path, 1)
     gone.publish(100.0)
 
@@ -149,21 +182,46 @@ def test_a_member_that_has_no_more_turns_is_named_and_stays_a_source(
     for turn in range(7, 12):
         one.take_turn(1.0, 1000 * turn)
     assert caplog.text.count("member 1 has had no turn during 3 turns") == 2
+    assert caplog.text.count(f"member 1 of the population is the run in {gone.path}") == 1
+    assert "no other member has been found" not in caplog.text
 
 
 def test_a_number_is_owned_by_one_run_at_a_time(tmp_path: Path) -> None:
-    population = config_of({**FLAGS, "pbt_dir": str(tmp_path / "shared"), "pbt_member": 2}).population
-    with held_member(population):
+    config = config_of({**FLAGS, "pbt_dir": str(tmp_path / "shared"), "pbt_member": 2})
+    run_dir = RunDir.unlocked(tmp_path, "run-2")
+    with held_member(config, run_dir):
         folder = member_dir(tmp_path / "shared", 2)
         with pytest.raises(RunDirError, match=r"member-2 is in use by process .* Give this run another --pbt_member"):
-            held_member(population).__enter__()
+            held_member(config, run_dir).__enter__()
         (folder / ".tmp-1-abcdefabcdef").touch()
-    with held_member(population):
+    with held_member(config, run_dir):
         assert [path.name for path in folder.iterdir()] == [".lock"]
 
     (tmp_path / "file").touch()
     with pytest.raises(RunDirError, match="file/member-2 cannot be used"):
-        held_member(config_of({**FLAGS, "pbt_dir": str(tmp_path / "file"), "pbt_member": 2}).population).__enter__()
+        held_member(config_of({**FLAGS, "pbt_dir": str(tmp_path / "file"), "pbt_member": 2}), run_dir).__enter__()
     (folder / MEMBER_NAME).write_text("{}")
-    with pytest.raises(RunDirError, match=f"{folder / MEMBER_NAME} is not of a member"):
+    invalid = f"{folder / MEMBER_NAME} is not of a member"
+    with pytest.raises(RunDirError, match=invalid):
         runs_in(tmp_path / "shared")
+    with pytest.raises(RunDirError, match=invalid):
+        held_member(config, run_dir).__enter__()
+
+
+def test_a_number_stays_with_the_run_that_it_was_given_to(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    first = Run(shared, 2)
+    first.publish(1.0)
+    own, other = RunDir.unlocked(shared, "run-2"), RunDir.unlocked(tmp_path, "run-2")
+    flags = {**FLAGS, "pbt_dir": str(shared), "pbt_member": 2}
+    refused = rf"member 2 of this population is the run in {first.path}, .* choose another --pbt_dir, or remove"
+    with pytest.raises(RunDirError, match=refused):  # a new run in the old place
+        held_member(config_of(flags), own).__enter__()
+    for run_dir in (own, other):
+        run_dir.checkpoint_dir(0).mkdir(parents=True)
+        (run_dir.checkpoint_dir(0) / "checkpoint_000000001_10.pth").touch()
+    with held_member(config_of(flags), own):
+        pass
+    for run_dir, behavior in ((other, "resume"), (own, "restart")):
+        with pytest.raises(RunDirError, match=refused):
+            held_member(config_of({**flags, "restart_behavior": behavior}), run_dir).__enter__()
