@@ -91,6 +91,8 @@ class Executor(ABC):
             self._context.observers.on_start()
 
     def _finish(self, failure: SFactoryError | None, done: bool) -> Outcome:
-        """Write the last report. ``done``: a limit was reached, or an observer ended the run."""
+        """Write the last report, and publish a member. ``done``: a limit was reached, or an observer ended the run."""
         status: Result = "failed" if failure else "done" if done else "interrupted"
+        if status == "done" and isinstance(self._pbt_driver, MemberDriver):
+            self._pbt_driver.publish_last()
         return self._reporter.finish(status, failure)

@@ -18,8 +18,9 @@ from sfactory import atomic
 from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.config.flags import assigned
 from sfactory.config.schema import Config
-from sfactory.errors import RunDirError, clean
+from sfactory.errors import CannotSaveError, CheckpointError, RunDirError, clean
 from sfactory.experiment.run_dir import LOCK_NAME, RunDir, lock_file
+from sfactory.learner.checkpointing import SavedState
 from sfactory.pbt.event_log import Kind
 from sfactory.pbt.shared_dir import MEMBER_NAME, SharedDir, member_dir, run_of
 from sfactory.runner.pbt_driver import PbtDriver
@@ -81,7 +82,7 @@ class MemberDriver(PbtDriver):
         if metric is None:
             return
         self._advance()
-        objective = self._reports.objectives(metric)[0]
+        objective = self._mean(metric)
         self._population.look_at({self._first: objective})
         if self._turn is not None:
             return
@@ -97,7 +98,6 @@ class MemberDriver(PbtDriver):
     def _take_turn(self, metric: str, objective: float | None, problem: str) -> None:
         """Publish and decide, once the learner has answered; problem: why it could not save, "" if it could."""
         env_steps = self._reports.env_steps_of(0)
-        objective = float(objective) if objective is not None and math.isfinite(objective) else None
         if problem:
             _log.warning("other members do not get the weights that this one has now: %s", problem)
         else:
@@ -110,6 +110,25 @@ class MemberDriver(PbtDriver):
             self._population.record(event)
         else:
             self._command(event)
+
+    def publish_last(self) -> None:
+        """Publish what a run that is done has saved last: it has no more turns, and others may still copy from it."""
+        metric = self._find_objective()
+        try:
+            loaded = CheckpointDir(self._rundir.checkpoint_dir(0), keep=1).load()
+            if metric is None or loaded is None:
+                return
+            saved = SavedState.of(loaded.payload, loaded.path)
+            CheckpointDir(self._weights_of(self._first), keep=2).save(loaded.payload, saved.train_step, saved.env_steps)
+        except (CheckpointError, CannotSaveError, OSError) as error:
+            _log.warning("other members do not get the weights that this one has saved last: %s", error)
+        else:
+            self._shared_dir.publish(self._population.state, metric, saved.env_steps, self._mean(metric))
+
+    def _mean(self, metric: str) -> float | None:
+        """The mean objective over the last episodes; None after too few."""
+        objective = self._reports.objectives(metric)[0]
+        return float(objective) if objective is not None and math.isfinite(objective) else None
 
     def _weights_of(self, parent: int) -> Path:
         return member_dir(self._path, parent)

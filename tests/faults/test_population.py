@@ -20,6 +20,7 @@ from sfactory.errors import ExitCode
 from sfactory.experiment.run_dir import RunDir
 from sfactory.pbt.plot import read_history
 from sfactory.pbt.population import Population
+from sfactory.pbt.shared_dir import MEMBER_NAME, member_dir
 from sfactory.pbt.state import load_state
 from sfactory.runner.member_driver import held_member
 from tests.support.long import LONG, long
@@ -222,6 +223,13 @@ def test_run_ranks_itself_among_runs_of_the_same_folder_and_needs_a_number_of_it
     assert [event["kind"] for event in events(first)][:2] == ["begin", "keep"]
     assert {*events(second)[1]["objectives"]} == {"0", "1"}
     assert f"member 1 of the population in {shared}" in second.stderr
+    published = json.loads((member_dir(shared, 1) / MEMBER_NAME).read_text())
+    assert published["env_steps"] >= 4000
+    names = [
+        {path.name for path in folder.glob("checkpoint_*.pth")}
+        for folder in (member_dir(shared, 1), second.run_dir / "checkpoint_p0")
+    ]
+    assert max(names[0]) == max(names[1])
     history = read_history(shared)
     assert history.policies == (0, 1)
     assert [curve.policy for curve in history.returns] == [0, 1]
