@@ -54,7 +54,7 @@ def held_member(config: Config, run_dir: RunDir) -> Iterator[None]:
             raise RunDirError(
                 f"{flag}: member {population.pbt_member} of this population is the run in {clean(str(earlier))}, and "
                 f"this start does not resume that run; choose another --pbt_dir, or remove {population.pbt_dir} if "
-                f"that population has ended, or only {folder} to begin this member again"
+                f"that population has ended, or only {folder} if it goes on"
             )
         yield
 
