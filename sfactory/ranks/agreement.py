@@ -52,18 +52,20 @@ class Agreement:
     def may_open(self, is_ready: bool, failure: str) -> bool:
         """Meet the others if a dataset ``is_ready``, or this rank wants to end; whether all open their next dataset.
 
-        Ranks that learn apart meet once they have opened all datasets in between.
+        Ranks that learn apart meet once they have opened all datasets in between, or one of them wants to end.
         failure: of a hook, after which this rank wants to end. Raises RankLost, and LearnerFailed if weights differ.
         """
-        wish = failure or ("it was stopped" if self._stop() else "")
-        if not (is_ready or wish):
+        wish, is_called = failure or ("it was stopped" if self._stop() else ""), self._ranks.is_called
+        if not (is_ready or wish or is_called):
             return False
-        if self._opened == self._due or wish:
+        if self._opened == self._due or wish or is_called:
             self._meet(wish)
         self._opened += not self.end
         return not self.end
 
     def _meet(self, wish: str) -> None:
+        if wish:
+            self._ranks.call()
         checksum = self._checksum() if self._meetings % _CHECK_EVERY == 0 else 0
         self._meetings += 1
         counts = [] if self._apart is None else [*self._apart.counts()]

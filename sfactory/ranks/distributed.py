@@ -24,7 +24,7 @@ from sfactory.clock import BLOCK_S, now
 from sfactory.errors import RankLost, first_line
 from sfactory.ranks.place import START_S, Place
 from sfactory.ranks.ranks import SeveralRanks
-from sfactory.ranks.store import AnsweringStore, enter
+from sfactory.ranks.store import CALL, AnsweringStore, enter
 
 _SILENT_S = 3.5  # after a sum has failed: who gives no sign of life for so long is named
 
@@ -67,6 +67,16 @@ class DistributedRanks(SeveralRanks):
         number, self._meetings = self._meetings, self._meetings + 1
         with self._naming("to meet"):
             return self._answering.ask(lambda store: self._words(number, word, give_up))
+
+    def call(self) -> None:
+        """See Ranks."""
+        with contextlib.suppress(RuntimeError):  # a store that is lost fails the meeting, too
+            self._answering.ask(lambda store: store.set(CALL, ""))
+
+    @property
+    def is_called(self) -> bool:
+        """See Ranks."""
+        return self._answering.is_called
 
     def broadcast(self, content: bytes) -> bytes:
         """See Ranks."""

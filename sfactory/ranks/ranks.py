@@ -36,6 +36,14 @@ class Ranks:
         """
         return [word]
 
+    def call(self) -> None:
+        """Have the others come to the next meeting early, as this rank wants to end."""
+
+    @property
+    def is_called(self) -> bool:
+        """Whether a rank has called, as seen a second ago or so."""
+        return False
+
     def broadcast(self, content: bytes) -> bytes:
         """The ``content`` of rank 0. Raises RankLost."""
         return content

@@ -22,6 +22,7 @@ from sfactory.errors import RankLost
 from sfactory.ranks.place import START_S
 
 BEAT_S = 1.0
+CALL = "call"  # the key that a rank sets which wants to end
 _LOOK_S, _LOOK_MOST_S = 0.02, 0.5
 _Found = TypeVar("_Found")
 
@@ -66,13 +67,14 @@ class AnsweringStore:
     Questions are asked in a thread that can be left behind. Signs of life are written over the same connection, each
     call after the other, and show whether the store still answers.
     store: may be replaced by a part of itself; signs of life are written there from then on.
+    is_called: whether CALL is set, as of the last sign of life, which costs no question of its own.
     """
 
     def __init__(self, store: Store, timeout_s: float) -> None:
         """timeout_s: without an answer, after which ``ask`` raises."""
         self.store, self._timeout_s = store, timeout_s
         self._answers = 0
-        self._is_lost = False
+        self._is_lost = self.is_called = False
 
     def begin_to_beat(self, key: str) -> None:
         """Write another number to ``key`` every second, for as long as this process lives and the store answers."""
@@ -108,6 +110,6 @@ class AnsweringStore:
         with contextlib.suppress(RuntimeError):
             while True:
                 self.store.set(key, str(self._answers))
-                self.store.check([key])  # to set a key waits for no answer
+                self.is_called = self.store.check([CALL])  # to set a key waits for no answer
                 self._answers += 1
                 time.sleep(BEAT_S)

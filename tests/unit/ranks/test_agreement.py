@@ -20,6 +20,14 @@ class Scripted(Ranks):
     def __init__(self, *others: tuple[str, float, int]) -> None:
         self.others, self.said = list(others), list[list[object]]()
         self.is_lost, self.ends = False, 0
+        self.calls, self.hears_a_call = 0, False
+
+    def call(self) -> None:
+        self.calls += 1
+
+    @property
+    def is_called(self) -> bool:
+        return self.hears_a_call
 
     def meet(self, word: str, give_up: Callable[[], bool]) -> list[str]:
         if not word:  # at the end
@@ -77,3 +85,17 @@ def test_ranks_that_learn_apart_meet_after_some_datasets_or_to_end_and_join_what
     assert not agreement.may_open(False, "")
     assert joined[1:] == [[[2], [2]]]
     assert agreement.end
+    assert ranks.calls == 1
+
+
+def test_a_rank_that_another_calls_comes_to_the_meeting_before_it_is_due() -> None:
+    ranks = Scripted(("", 1.0, 7), ("it was stopped", 1.0, 0))
+    agreement = Agreement(ranks, lambda: 0, lambda: 1.0, lambda: 7, Apart(100, lambda: [1], lambda counts: None))
+
+    assert agreement.may_open(True, "")
+    assert agreement.may_open(True, "")
+    assert len(ranks.said) == 1
+    ranks.hears_a_call = True
+    assert not agreement.may_open(False, "")  # although it has no dataset
+    assert agreement.end == "rank 1: it was stopped"
+    assert ranks.calls == 0
