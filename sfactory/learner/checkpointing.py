@@ -153,6 +153,7 @@ def share(trainer: Trainer, progress: Progress, ranks: Ranks) -> None:
         restore(unpacked(content), "the state of rank 0", trainer, progress)
     if trainer.averaging is not None:
         trainer.averaging.begin()
+        trainer.averaging.train_step = trainer.train_step
 
 
 def counts_of(trainer: Trainer, apart: Progress) -> tuple[int, ...]:
@@ -165,7 +166,7 @@ def add_up(trainer: Trainer, progress: Progress, apart: Progress, counts: Sequen
     assert trainer.averaging is not None
     trainer.averaging.average()
     train_steps, agent_steps, env_steps, run_env_steps = zip(*counts, strict=True)
-    trainer.train_step = max(train_steps)
+    trainer.train_step = trainer.averaging.train_step = max(train_steps)
     progress.add(Learned(fresh=sum(agent_steps), env_steps=sum(env_steps), run_steps=sum(run_env_steps)), Learned())
     apart.agent_steps = apart.env_steps = apart.run_env_steps = 0
 
@@ -290,8 +291,11 @@ class Checkpointer:
 
     def finish(self) -> None:
         """Save the latest checkpoint, then the best policy if it is that; raises CannotSaveError, DivergedError."""
-        if self.trainer.averaging is not None:
-            self.trainer.averaging.undo()  # updates since the last meeting, if another rank was lost
+        if (averaging := self.trainer.averaging) is not None:  # updates since the last meeting, if a rank was lost
+            averaging.undo()
+            dropped, self.trainer.train_step = self.trainer.train_step - averaging.train_step, averaging.train_step
+            if dropped:
+                log.warning("%d updates since the last mean of all ranks are dropped", dropped)
         objective = self._record_objective()
         self.save(objective)
         if objective is not None:

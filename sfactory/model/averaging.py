@@ -22,6 +22,8 @@ from sfactory.ranks.ranks import Ranks
 class Averaging:
     """The weights of all ranks after their last averaging, and an outer momentum.
 
+    train_step: that of these weights, set by the caller.
+
     d = mean of (weights - a);  m <- f m + d;  a <- a + d + f m;  weights <- a.
     Source: Douillard et al. 2023, "DiLoCo: Distributed low-communication training of language models", algorithm 1 with
     an outer rate of 1, so that the mean is what f = 0 gives. Statistics have none: f is 0 for them.
@@ -40,6 +42,7 @@ class Averaging:
         self._agreed = [floats.clone() for floats in self._weights]  # a
         self._momenta = [torch.zeros_like(floats) for floats in self._weights]
         self._ranks = ranks
+        self.train_step = 0
 
     def begin(self) -> None:
         """The present weights are those of all ranks."""
