@@ -62,7 +62,9 @@ def relay(interfaces: Sequence[str], delay_s: float, bytes_per_s: float) -> None
                         waiting[number].append((free_at[number] + delay_s, packet))
             other = ends[1 - number]
             while waiting[number] and waiting[number][0][0] <= time.monotonic():
-                other.send(waiting[number].popleft()[1])
+                packet = waiting[number].popleft()[1]
+                with contextlib.suppress(OSError):  # lost, as on a link: its buffer is full, or an end is down
+                    other.send(packet)
 
 
 def ip(*words: str) -> None:
@@ -122,8 +124,10 @@ class Link:
 SERVER = f"""
 import socket
 with socket.create_server(("{ADDRESSES[0]}", {PORT})) as server:
+    server.settimeout(60)
     print(flush=True)
     with server.accept()[0] as link:
+        link.settimeout(60)
         link.send(link.recv(1))
         left = {SENT}
         while left and (data := link.recv(2**20)):
@@ -149,9 +153,12 @@ def measured(link: Link) -> str:
     command = [sys.executable, "-c", SERVER]
     with subprocess.Popen(link.inside(0, command), stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
-        server.stdout.readline()
-        client = link.inside(1, [sys.executable, "-c", CLIENT])
-        text = subprocess.run(client, check=True, stdout=subprocess.PIPE, text=True, timeout=90).stdout
+        try:
+            server.stdout.readline()
+            client = link.inside(1, [sys.executable, "-c", CLIENT])
+            text = subprocess.run(client, check=True, stdout=subprocess.PIPE, text=True, timeout=90).stdout
+        finally:
+            server.kill()
     return text.strip()
 
 
