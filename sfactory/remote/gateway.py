@@ -23,7 +23,17 @@ from sfactory.clock import BLOCK_S, TIMEOUTS, Every, now
 from sfactory.config.flags import all_flags, assigned, values_of
 from sfactory.errors import clean
 from sfactory.layout import LEARNERS
-from sfactory.messages import TO_MAIN, EpisodeExtras, EpisodesDone, ExtrasRefused, SlotFreed, ToMain
+from sfactory.messages import (
+    MAX_REASON_CHARS,
+    MAX_REPORT_BYTES,
+    MAX_STAT_NAME_CHARS,
+    TO_MAIN,
+    EpisodeExtras,
+    EpisodesDone,
+    ExtrasRefused,
+    SlotFreed,
+    ToMain,
+)
 from sfactory.remote.frames import (
     HELLO,
     MOST_JSON,
@@ -191,7 +201,7 @@ class Gateway:
         elif hello["env"] != env:
             reason = f"the run trains {assigned('env', env)}, not {assigned('env', hello['env'])}: give the same"
         elif len(self._remotes) >= _MOST_REMOTES:
-            reason = f"{_MOST_REMOTES} remote actors have joined, and no more can"
+            reason = f"{_MOST_REMOTES} remote actors have joined, and no more can: start fewer, with more --num_workers"
         if reason:
             self._send(address, Kind.REFUSED, pack_json(reason=clean(reason)))
             return
@@ -222,13 +232,20 @@ class Gateway:
             message = TO_MAIN.decode(content)
         except (ValueError, struct.error) as error:
             raise BadFrame(f"a report that cannot be read: {error}") from None
+        if len(content) > MAX_REPORT_BYTES:
+            raise BadFrame(f"a report of {len(content)} bytes, more than {MAX_REPORT_BYTES}")
         if not isinstance(message, EpisodesDone | EpisodeExtras | ExtrasRefused):
             raise BadFrame("a report that no remote actor makes")
         if not isinstance(message, ExtrasRefused) and message.policy:
             raise BadFrame(f"a report of policy {message.policy}")
-        if isinstance(message, EpisodesDone):
-            if not np.isfinite(message.returns).all():
-                raise BadFrame("a return that is not finite")
+        if isinstance(message, ExtrasRefused):
+            message = message._replace(reason=clean(message.reason, MAX_REASON_CHARS))
+        elif isinstance(message, EpisodeExtras):
+            if len(message.name) > MAX_STAT_NAME_CHARS or not np.isfinite(message.values).all():
+                raise BadFrame("a statistic whose name is too long, or with values that are not finite")
+        else:
+            if not np.isfinite(message.returns).all() or (message.lengths < 0).any():
+                raise BadFrame("a return that is not finite, or a negative length")
             self._row.add("finished_episodes", len(message.returns))
         self._reports.append(message._replace(actor=self._setup.actor))
 
@@ -242,7 +259,7 @@ class Gateway:
     def _count_taken(self, remote: _Remote) -> None:
         remote.taken += 1
         remote.waiting -= 1
-        if remote.address in self._remotes:
+        if self._remotes.get(remote.address) is remote:  # else it was lost, or has said HELLO once more
             self._answer(remote)
 
     def _fill_slots(self) -> None:
@@ -279,8 +296,10 @@ class Gateway:
         """Say how far the run is, and send newer weights, unless some are under way."""
         env_steps = int(self._shared.status.total("run_env_steps", LEARNERS))
         self._send(remote.address, Kind.COUNTS, pack(Counts(remote.taken, env_steps)))
-        rested = now() - remote.sent_at > self._weights.nbytes / _WEIGHTS_PER_S
-        if self._weights.publications > remote.sent == remote.held and rested:
+        since_s = now() - remote.sent_at
+        # A ROUTER drops what a remote actor is too slow for, without a word: then they are sent once more.
+        may_send = remote.sent == remote.held or since_s > TIMEOUTS.link
+        if self._weights.publications > remote.held and may_send and since_s > self._weights.nbytes / _WEIGHTS_PER_S:
             if self._block[0] != self._weights.publications:
                 block = np.empty(self._weights.nbytes, np.uint8)
                 publication, version = self._weights.read_into(block)

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
+import shlex
 import socket
+import stat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,12 +27,14 @@ _MOST_TOKEN = 4096
 
 
 def read_token(flag: str, path: str) -> bytes:
-    """The secret in the file that ``flag`` names. Raises ConfigError if it cannot be read, or is short."""
+    """The secret in the file that ``flag`` names. ConfigError if it cannot be read, or all users can, or is short."""
     try:
         with Path(path).open("rb") as file:
-            token = file.read(_MOST_TOKEN).strip()
+            mode, token = os.fstat(file.fileno()).st_mode, file.read(_MOST_TOKEN).strip()
     except (OSError, ValueError) as error:
         raise ConfigError([f"--{flag}={path}: cannot be read: {error}"]) from None
+    if mode & stat.S_IROTH:
+        raise ConfigError([f"--{flag}={path}: every user of this machine can read it: chmod 600 {shlex.quote(path)}"])
     if len(token) < TOKEN_CHARACTERS:
         raise ConfigError(
             [
@@ -100,7 +105,7 @@ def require_port(host: str, port: int) -> None:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a name that cannot be encoded
         raise ConfigError(
             [f"--remote_actors_port={port}: cannot be listened at on --remote_actors_host={host}: {error}"]
         ) from None
@@ -117,6 +122,8 @@ class Connection:
         self.socket.curve_publickey, self.socket.curve_secretkey = Keys.of(token, "remote")
         self.socket.setsockopt(zmq.LINGER, int(1000 * LINGER_S))
         self.socket.setsockopt(zmq.RECONNECT_IVL, -1)
+        # No bound but the window, and that a silent link is lost: reports of a long interruption are sent at once.
+        self.socket.setsockopt(zmq.SNDHWM, 0)
         lost = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
         self._events = self.socket.get_monitor_socket(int(lost | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED))
         self.socket.connect(f"tcp://{address}")

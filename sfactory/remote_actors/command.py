@@ -116,7 +116,8 @@ def _require_fit(plan: Plan, welcome: Mapping[str, Any]) -> None:
         "weight_bytes": plan.weight_bytes,
     }
     problems = [
-        f"the environment of this machine differs from that of the run in its {name}: {value}, there {welcome[name]}"
+        f"the environment of this machine differs from that of the run in its {name}: {value}, there {welcome[name]}; "
+        "install the same versions here"
         for name, value in here.items()
         if value != welcome[name]
     ]

@@ -21,6 +21,7 @@ def token_file(folder: Path) -> Path:
     """A file with TOKEN."""
     path = folder / "token"
     path.write_text(TOKEN)
+    path.chmod(0o600)
     return path
 
 

@@ -14,11 +14,13 @@ import zmq
 import sfactory.remote.link as link_module
 from sfactory import __version__
 from sfactory.actor.setup import ActorSetup
+from sfactory.clock import TIMEOUTS
+from sfactory.config.launcher import read_remote_line
 from sfactory.config.schema import Config, LearnerConfig, RunConfig, SamplingConfig
 from sfactory.errors import ConfigError
 from sfactory.layout import GATEWAY, Layout
 from sfactory.learner.batcher import Inbox
-from sfactory.messages import TO_MAIN, EpisodeEnd, EpisodesDone
+from sfactory.messages import TO_MAIN, EpisodeEnd, EpisodeExtras, EpisodesDone
 from sfactory.remote.frames import PROTOCOL, Kind, SlotFormat, pack_json
 from sfactory.remote.gateway import Gateway
 from sfactory.remote.link import Link, LinkLost
@@ -146,6 +148,15 @@ def test_trajectories_are_acknowledged_in_order_as_slots_become_free(served: Ser
     assert served.shared.table.steps_of(0) == served.row.get("env_steps")
 
 
+def test_weights_that_were_dropped_on_their_way_are_sent_once_more(served: Served, link: Link) -> None:
+    weights = SharedWeights(WEIGHTS)
+    receive_until(link, lambda: weights.publications, weights)
+    link._held = 0  # as if they had not come
+    for remote in served.gateway._remotes.values():
+        remote.sent_at -= 10 * TIMEOUTS.link
+    receive_until(link, lambda: weights.publications == 2, weights)
+
+
 def test_trajectories_of_newer_weights_than_there_are_are_dropped(served: Served, link: Link) -> None:
     link.send_trajectory(served.trajectory(100, 1.0))
     receive_until(link, lambda: link.taken == 1)
@@ -179,6 +190,10 @@ def test_messages_that_do_not_fit_close_the_connection_and_no_other(served: Serv
         (Kind.REPORT, TO_MAIN.encode(EpisodesDone(0, np.array([np.nan]), np.array([1])))),
         (Kind.REPORT, TO_MAIN.encode(EpisodesDone(0, np.array([1.0]), np.array([1]), policy=3))),
         (Kind.REPORT, TO_MAIN.encode(EpisodeEnd(0, 0, 1, "[]"))),
+        (Kind.REPORT, TO_MAIN.encode(EpisodesDone(0, np.array([1.0]), np.array([-5])))),
+        (Kind.REPORT, TO_MAIN.encode(EpisodesDone(0, np.ones(5000), np.ones(5000, np.int64)))),
+        (Kind.REPORT, TO_MAIN.encode(EpisodeExtras(0, "x" * 101, np.array([1.0])))),
+        (Kind.REPORT, TO_MAIN.encode(EpisodeExtras(0, "x", np.array([np.inf])))),
         (Kind.WEIGHTS, b"\0" * 200),
         (Kind.HELLO, b"{}"),
     ]
@@ -229,6 +244,10 @@ def test_short_or_missing_secrets_and_used_ports_are_refused(tmp_path: Path, ser
     with pytest.raises(ConfigError, match="cannot be read"):
         read_token("token_file", str(file))
     file.write_text("short\n")
+    file.chmod(0o644)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        read_token("token_file", str(file))
+    file.chmod(0o640)
     with pytest.raises(ConfigError, match="5 characters"):
         read_token("token_file", str(file))
     file.write_bytes(TOKEN + b"\n")
@@ -236,3 +255,13 @@ def test_short_or_missing_secrets_and_used_ports_are_refused(tmp_path: Path, ser
     host, _, port = served.address.partition(":")
     with pytest.raises(ConfigError, match="cannot be listened at"):
         require_port(host, int(port))
+    with pytest.raises(ConfigError, match="cannot be listened at"):
+        require_port("a" * 70, int(port))
+
+
+@pytest.mark.parametrize("address", ["", "learner", "learner:", "learner:0", "learner:65536", "a b:5555"])
+def test_addresses_that_no_run_can_have_are_refused(address: str) -> None:
+    argv = ["--token_file=secret", f"--env={ENV}"]
+    assert read_remote_line([*argv, "--connect=learner_1.local:65535"]).connect == "learner_1.local:65535"
+    with pytest.raises(ConfigError, match="must be the address of the run"):
+        read_remote_line([*argv, f"--connect={address}"])
