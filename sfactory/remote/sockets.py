@@ -85,6 +85,9 @@ class Listener:
         self.socket.curve_server = True
         self.socket.curve_publickey, self.socket.curve_secretkey = own
         self.socket.setsockopt(zmq.MAXMSGSIZE, most_bytes)
+        # Else the connection of a machine that was cut off would stay for as long as the run.
+        self.socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+        self.socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 60)
         self.socket.setsockopt(zmq.LINGER, int(1000 * LINGER_S))
         try:
             self.socket.bind(f"tcp://{socket.gethostbyname(host)}:{port}")
