@@ -77,6 +77,7 @@ def _with_frameskip(config: EnjoyConfig, saved: SavedPolicy) -> tuple[EnvFactory
 def _open_env(config: EnjoyConfig, factory: EnvFactory, name: str) -> tuple[AnyEnv, Show]:
     """The env in the render mode that the flags ask for, with its window if it has one."""
     if config.save_video:
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame would look for a display, and complain
         return factory.either("rgb_array"), show_nothing
     display = any(os.environ.get(name) for name in _DISPLAYS)
     demanded = config.render == "window"
