@@ -78,7 +78,8 @@ def _population_has_members(config: Config) -> str | None:
     population, count = config.population, len(learning_policies(config))
     if not population.with_pbt or population.pbt_dir or count >= 2 or _unknown_policies(config):
         return None
-    more = "--num_policies=4" if population.num_policies == 1 else "--train_policies=, so that all of them learn"
+    runs = "--num_policies=4, or a run for each (--pbt_dir=/shared/population and --pbt_member=0 and so on)"
+    more = runs if population.num_policies == 1 else "--train_policies=, so that all of them learn"
     return f"a population needs at least two policies that learn, and has {count}: use {more}, or leave it out"
 
 
@@ -187,7 +188,7 @@ POPULATION_RULES = (
     ),
     excludes("pbt_dir", "opponent_pool", "members with opponents of their own cannot be ranked"),
     *idle_unless(("pbt_dir",), "with_pbt"),
-    *idle_unless(("pbt_member",), "pbt_dir", value="/shared/population"),
+    *idle_unless(("pbt_member",), "pbt_dir", value="/shared/population and --with_pbt=True"),
     *idle_unless(
         (
             *("pbt_period_env_steps", "pbt_start_mutation", "pbt_replace_fraction", "pbt_mutation_rate"),
