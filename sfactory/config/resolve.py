@@ -42,6 +42,7 @@ from sfactory.config.schema import AUTO, Config
 from sfactory.config.trust import TRUST, untrusted
 from sfactory.config.validation import check_env_name, find_problems, warnings_of
 from sfactory.errors import ConfigError, named
+from sfactory.system.cores import Cores
 
 DEFAULT = "default"
 SAVED_RUN = "saved run"
@@ -194,6 +195,7 @@ def _layers(
     """Values by source, weakest first (see NOTE [Layers])."""
     env = str({**saved.resumable, **file.values, **line.values}.get("env", ""))
     defaults = {name: flag.default for name, flag in all_flags().items()}
+    defaults["num_workers"] = Cores.available().count  # of a rank, fewer than when the schema was imported
     layers: dict[str, Mapping[str, object]] = {DEFAULT: {**defaults, "experiment": experiment_of(env)}}
     search = search_families(env)
     findings.warnings += search.warnings

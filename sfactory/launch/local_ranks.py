@@ -115,6 +115,8 @@ def visible_to_ranks(devices: Sequence[str]) -> list[str]:
     count = torch.cuda.device_count()
     if max(map(int, devices)) >= count:
         given = assigned("learner_devices", ",".join(devices))
-        raise ConfigError([f"{given}: torch finds {count} CUDA devices here, numbered from 0"])
+        cpus = ",".join("cpu" for _ in devices)
+        none = f"torch finds no CUDA device here; use --learner_devices={cpus}, or leave it out"
+        raise ConfigError([f"{given}: {f'torch finds {count} CUDA devices here, numbered from 0' if count else none}"])
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     return [visible[int(device)] if visible[0] else device for device in devices]

@@ -34,6 +34,7 @@ from sfactory.planning.network_check import checked_model
 from sfactory.planning.resident_rules import fitted_to_tensors
 from sfactory.planning.step_cost import forward_us
 from sfactory.process.signals import stdout_to_stderr
+from sfactory.ranks.place import ONE_RANK, Place
 from sfactory.shared.memory import planned_bytes
 from sfactory.shared.trajectories import RnnStates, trajectory_fields
 from sfactory.spec import EnvSpec
@@ -73,19 +74,23 @@ class Plan:
     reading: tuple[str, ...] = ()
 
 
-def choose_device(wanted: str) -> str:
-    """Torch's name of the device; raises ConfigError if a GPU is wanted and torch does not find it."""
+def choose_device(wanted: str, learner_devices: str = "") -> str:
+    """Torch's name of the device; raises ConfigError if a GPU is wanted and torch does not find it.
+
+    learner_devices: the flag that ``wanted`` comes from, if it has a value.
+    """
     has_gpu = torch.cuda.is_available()
     if wanted == "cpu" or (wanted == "auto" and not has_gpu):
         return "cpu"
+    given, instead = f"--device={wanted}", "use --device=cpu or --device=auto"
+    if learner_devices:
+        given, instead = f"--learner_devices={learner_devices}", "use --learner_devices=cpu, or leave it out"
     if not has_gpu:
         why = f" ({why})" if (why := why_unused()) else ""
-        raise ConfigError(
-            [f"--device={wanted}: torch finds no CUDA device here{why}; use --device=cpu or --device=auto"]
-        )
+        raise ConfigError([f"{given}: torch finds no CUDA device here{why}; {instead}"])
     index = int(wanted.partition(":")[2] or 0)
     if index and index >= (count := torch.cuda.device_count()):
-        raise ConfigError([f"--device={wanted}: torch finds {count} CUDA devices here, numbered from 0"])
+        raise ConfigError([f"{given}: torch finds {count} CUDA devices here, numbered from 0"])
     return f"cuda:{index}"
 
 
@@ -299,7 +304,9 @@ def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None, 
     return Plan(spec, layout, device, cores, weight_bytes, why, weight_shapes=weight_shapes, reading=tuple(reading))
 
 
-def plan_run(config: Config, spec: EnvSpec, env_step_us: float | None = None, resident: bool = False) -> Plan:
+def plan_run(
+    config: Config, spec: EnvSpec, env_step_us: float | None = None, resident: bool = False, place: Place = ONE_RANK
+) -> Plan:
     """As ``plan_sizes``; also check the machine's resources, with warnings for those that a run can do without."""
     plan = plan_sizes(config, spec, env_step_us, resident)
     warn_of_emulation(config.model.amp, plan.device)
@@ -311,7 +318,8 @@ def plan_run(config: Config, spec: EnvSpec, env_step_us: float | None = None, re
         _require_joining(config.sampling)
     children = len(plan.layout.process_names)
     require_handles(children)
-    warn_of_few_cores(plan.cores, children + 1)
+    if not place.rank:
+        warn_of_few_cores(plan.cores, children + 1, place.world)
     warn_of_niceness(config.sampling.default_niceness)
     return replace(plan, cores=pinnable(plan.cores)) if config.sampling.set_workers_cpu_affinity else plan
 

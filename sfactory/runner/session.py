@@ -187,7 +187,7 @@ class Session:
         config, sampling = self._config, self._config.sampling
         if not config.run.serial_mode:
             require_linux("a run of several processes", "train in one process: --serial_mode=True")
-        device = choose_device(config.run.device)
+        device = choose_device(config.run.device, config.run.learner_devices)
         factory = dataclasses.replace(EnvFactory.of(config), device=device)  # where a TensorEnv is made
         limit_s, gpus = sampling.reset_timeout_seconds, sampling.actor_worker_gpus
         for_inference = steps_are_timed(config)
@@ -196,7 +196,7 @@ class Session:
         self._resolved = fitted_to_env(self._resolved, probed, device)
         config = self._config
         spec, step_us = probed.spec.for_model(config.model), probed.step_us if for_inference else None
-        plan = plan_run(config, spec, step_us, probed.makes_tensors)
+        plan = plan_run(config, spec, step_us, probed.makes_tensors, self._place)
         plan = dataclasses.replace(plan, reward_shaping=probed.reward_shaping)
         require_mapping(config, plan)
         if plan.layout.resident and self._place.world > 1:

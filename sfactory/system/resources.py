@@ -121,17 +121,20 @@ def require_handles(children: int) -> None:
         )
 
 
-def warn_of_few_cores(cores: Cores, processes: int) -> None:
-    """Warn if the processes of a parallel run have only one core."""
+def warn_of_few_cores(cores: Cores, processes: int, ranks: int = 1) -> None:
+    """Warn if the processes of a parallel run, or of each of its ranks, have only one core."""
     if cores.count < 2:
         quota = "none" if cores.quota is None else f"{cores.quota:g} cores"
-        _log.warning(
+        text = (
             "this run has one core (affinity mask: %s; quota: %s), on which its %d processes take turns; "
-            "--serial_mode=True is likely to be faster",
-            ",".join(map(str, cores.ids)),
-            quota,
-            processes,
+            "--serial_mode=True is likely to be faster"
         )
+        if ranks > 1:
+            text = (
+                "each rank has one core (this one: %s; quota: %s), on which its %d processes take turns; "
+                "fewer ranks are likely to be faster"
+            )
+        _log.warning(text, ",".join(map(str, cores.ids)), quota, processes)
 
 
 def pinnable(cores: Cores) -> Cores:

@@ -14,6 +14,7 @@ from sfactory.launch.local_ranks import visible_to_ranks
 from sfactory.ranks.place import EXIT_CODE, ONE_RANK, RUN_ID, Place
 from sfactory.ranks.rules import devices_to_start, for_rank
 from sfactory.runner import session
+from sfactory.system.cores import Cores
 
 
 def with_flags(*flags: str) -> Resolved:
@@ -53,6 +54,12 @@ def test_ranks_of_a_machine_divide_its_cores_and_gpus(monkeypatch: pytest.Monkey
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     Place(1, 2, 1, 2).take_share()
     assert not os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+def test_the_default_of_num_workers_counts_the_cores_that_are_left_to_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cores, "available", lambda: Cores((0, 1, 2, 3, 4), None))
+
+    assert read_command_line(["--env=numpy:zeros"]).config.sampling.num_workers == 5
 
 
 @pytest.mark.parametrize(
@@ -145,3 +152,6 @@ def test_ranks_find_their_gpu_in_their_place(monkeypatch: pytest.MonkeyPatch) ->
     assert visible_to_ranks(["cpu", "cpu"]) == []
     with pytest.raises(ConfigError, match="--learner_devices=0,3"):
         visible_to_ranks(["0", "3"])
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(ConfigError, match="no CUDA device here; use --learner_devices=cpu,cpu, or"):
+        visible_to_ranks(["0", "1"])

@@ -147,8 +147,12 @@ def test_too_few_open_files_are_refused() -> None:
 def test_run_on_one_core_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     for cores in (Cores((3,), None), Cores((3, 5), 0.5), Cores((3, 5), 1.5)):
         warn_of_few_cores(cores, 4)
+    warn_of_few_cores(Cores((3,), None), 4, ranks=2)
 
-    first, second = (record.getMessage() for record in caplog.records)
+    first, second, of_ranks = (record.getMessage() for record in caplog.records)
+    assert "--serial_mode=True is likely to be faster" in first
+    assert of_ranks.startswith("each rank has one core")
+    assert of_ranks.endswith("; fewer ranks are likely to be faster")
     assert "(affinity mask: 3; quota: none), on which its 4 processes take turns" in first
     assert "(affinity mask: 3,5; quota: 0.5 cores), on which its 4 processes take turns" in second
 
