@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         resolved = for_rank(resolved, place)
         # Imported only now, so that a mistyped flag is reported at once. torch comes with the session, while the fork
         # server imports it too.
-        with importing_torch("" if report.quiet else f"starting {resolved.config.run.env}"):
+        with importing_torch("" if report.quiet or place.rank else f"starting {resolved.config.run.env}"):
             from sfactory.process.spawn import Spawner
 
             spawner = Spawner(printed_level=report.printed_level)
@@ -119,7 +119,7 @@ class _TrainCommand(Command):
         )
         if note and steps:
             note = f"{_REFUSED[:-1]}; the run is as it was)"
-        line = f"rank {self.place.rank} {status}: {cause}" if self.place.rank else line + note
+        line = f"rank {self.place.rank} {status}{cause and f': {cause}'}" if self.place.rank else line + note
         if not self.place.leave(LAST_LINE, line):
             print(line, file=sys.stderr, flush=True)
         return earlier

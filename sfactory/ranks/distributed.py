@@ -175,5 +175,6 @@ class DistributedRanks(SeveralRanks):
 
 
 def _first_line(error: BaseException) -> str:
-    """Without the place in gloo's source, which it begins with."""
-    return re.sub(r"^\[\S+\] ", "", first_line(error))
+    """Without the place in gloo's source, which it begins with, and without its advice to look at other ranks."""
+    text, _, _ = re.sub(r"^\[\S+\] ", "", first_line(error)).partition("This is typically caused")
+    return text.rstrip(" .")
