@@ -303,6 +303,11 @@ def _best_policy(objectives: Mapping[int, float | None], earlier: Summary | None
 
 
 def _best_return_mean(policies: Sequence[PolicyStats], earlier: float | None) -> float | None:
-    """The best that any single policy has reached in any session."""
-    bests = [earlier, *(stats.episodes.best_return_mean for stats in policies)]
+    """The best that any single policy has reached in any session, ``earlier`` ones included.
+
+    A window of fewer than stats_avg episodes, as after a resume, counts only while there has been no full one.
+    """
+    bests = [earlier, *(stats.episodes.best_full_mean for stats in policies)]
+    if bests.count(None) == len(bests):
+        bests = [stats.episodes.best_return_mean for stats in policies]
     return max((best for best in bests if best is not None), default=None)

@@ -39,7 +39,7 @@ class EpisodeStats:
     def __init__(self, stats_avg: int) -> None:
         self._stats_avg = stats_avg
         self.episodes = 0
-        self._best: float | None = None
+        self.best_full_mean: float | None = None  # of any stats_avg episodes in a row
         self.forget_last()
 
     def add(self, returns: npt.ArrayLike, lengths: npt.ArrayLike) -> None:
@@ -54,7 +54,9 @@ class EpisodeStats:
             self.lengths.add(new_lengths[finite])
             best, current = _best_window_mean(windows, self._stats_avg), self.returns.mean
             if best is not None and current is not None:
-                self._best = max(best, current, current if self._best is None else self._best)
+                self.best_full_mean = max(
+                    best, current, current if self.best_full_mean is None else self.best_full_mean
+                )
 
     def forget_last(self) -> None:
         """Start new windows."""
@@ -63,7 +65,7 @@ class EpisodeStats:
     @property
     def best_return_mean(self) -> float | None:
         """Best mean of any ``stats_avg`` episodes in a row; the current mean until there are that many."""
-        return self.returns.mean if self._best is None else self._best
+        return self.returns.mean if self.best_full_mean is None else self.best_full_mean
 
 
 class ExtraStats:

@@ -355,3 +355,6 @@ def test_resumed_run_reports_its_earlier_state_before_the_learner_has_loaded_it(
     assert (ended.env_steps, ended.updates, ended.episodes) == (1000, 30, 2)
     # No episode has ended in this session, so those of the last session count.
     assert (ended.episode_return_mean, ended.episode_length_mean, ended.true_objective_mean) == (4.0, 7.0, 4.0)
+    source.episodes(9.0)
+    reports.poll()
+    assert (reports.progress().return_mean, reports.progress().best_return_mean) == (9.0, 4.0)  # of one episode
