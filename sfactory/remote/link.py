@@ -51,7 +51,7 @@ class Link:
         """``joins``: False asks for the settings alone. Raises LinkLost, and ConfigError if the run refuses."""
         self._address, self._connection = address, Connection(address, token)
         self._held, self.taken, self.env_steps, self.ended = 0, 0, 0, False
-        self._heard_at, self._ask = now(), Every(_ASK_S)
+        self._heard_at, self._ask, self._is_lost = now(), Every(_ASK_S), False
         name = f"{socket.gethostname()}:{os.getpid()}"
         hello = dict(zip(HELLO, (PROTOCOL, __version__, env, name, joins), strict=True))
         try:
@@ -87,6 +87,8 @@ class Link:
         """
         if self._ask.due():
             self._send(Kind.ASK, pack(Held(self._held)))
+        # Before messages are taken: the last one of a run, END, comes just before the connection ends.
+        lost = self._is_lost or self._connection.is_lost
         ready = self._connection.socket.poll(int(1000 * timeout))
         while ready and not self.ended:
             kind, content = self._next()
@@ -101,7 +103,7 @@ class Link:
             else:
                 self._refuse(kind, content)
             ready = self._connection.socket.poll(0)
-        if not self.ended and (self._connection.is_lost or now() - self._heard_at > TIMEOUTS.link):
+        if not self.ended and (lost or now() - self._heard_at > TIMEOUTS.link):
             raise LinkLost(f"the link to {self._address} is lost")
 
     def leave(self) -> None:
@@ -129,7 +131,7 @@ class Link:
         try:
             self._connection.socket.send_multipart([kind.value, content], zmq.NOBLOCK)
         except zmq.Again:
-            raise LinkLost(f"the link to {self._address} is lost: nothing more can be sent") from None
+            self._is_lost = True  # ``receive`` says so, once it has read what came before
 
 
 def open_link(open_once: Callable[[], Link], within_s: float, meanwhile: Callable[[], None] = lambda: None) -> Link:

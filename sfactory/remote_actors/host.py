@@ -102,11 +102,8 @@ class Host:
         """Leave the run, and end the actors."""
         try:
             if self._link is not None:
-                try:
-                    if not self._link.ended:
-                        self._link.leave()
-                except LinkLost:
-                    pass
+                if not self._link.ended:
+                    self._link.leave()
                 self._link.close()
         finally:
             self._workers.close()
