@@ -19,7 +19,7 @@ import zmq
 from sfactory import __version__
 from sfactory.actor.base_actor import TrajectoryOutput
 from sfactory.actor.setup import ActorSetup
-from sfactory.clock import BLOCK_S, TIMEOUTS, Every, now
+from sfactory.clock import BLOCK_S, TIMEOUTS, Deadline, Every, now
 from sfactory.config.flags import all_flags, assigned, values_of
 from sfactory.errors import clean
 from sfactory.layout import LEARNERS
@@ -69,6 +69,7 @@ _MOST_MESSAGES = 256  # that are read in a turn
 _MOST_REPORTS = 1000  # that wait for main
 _NAME_CHARACTERS = 80
 _WEIGHTS_PER_S = 10**7  # bytes of weights to a remote actor
+_END_S = 1.0  # at the end, for remote actors to leave
 _FULL_S = 0.005  # between two looks for a free slot
 _SAYS_SO_S = 30.0
 
@@ -151,9 +152,16 @@ class Gateway:
         self._look_for_lost()
 
     def end(self) -> None:
-        """The session is over: say so to all."""
+        """The session is over: say so to all, and wait for their answers.
+
+        A connection that is closed with messages unread may lose those that were sent.
+        """
         for remote in self._remotes.values():
             self._send(remote.address, Kind.END)
+        patience = Deadline(_END_S)
+        while self._remotes and not patience.passed:
+            if self._socket.poll(int(1000 * patience.left)):
+                self._receive(*self._socket.recv_multipart())
 
     def _receive(self, address: bytes, *frames: bytes) -> None:
         remote = self._remotes.get(address)

@@ -102,8 +102,7 @@ class Host:
         """Leave the run, and end the actors."""
         try:
             if self._link is not None:
-                if not self._link.ended:
-                    self._link.leave()
+                self._link.leave()
                 self._link.close()
         finally:
             self._workers.close()
