@@ -169,7 +169,8 @@ def test_a_run_goes_on_without_a_remote_actor_that_is_killed_and_accounts_for_al
     known = row["perf/received_steps"] + row["perf/held_steps"] + row["perf/discarded_steps"]
     assert row["perf/sampled_env_steps"] == known > 0
     assert run.result()["episodes"] > 0
-    assert stays.result()["env_steps"] <= known
+    if "from the checkpoint at" not in run.stderr:  # there it was killed within a queue, and all counts began again
+        assert stays.result()["env_steps"] <= known
 
 
 def refused(remote: RemoteActors, text: str) -> None:
