@@ -16,7 +16,7 @@ Mapping = Literal["split", "env", "agent", "names", "function"]
 
 # What the names of processes of one kind begin with.
 ACTORS = "sf-actor-"
-GATEWAY = f"{ACTORS}remote"  # the actor whose trajectories come from other machines
+GATEWAY = f"{ACTORS}remote"  # the actor that gets its trajectories from other machines
 POLICY_WORKERS = "sf-policy-"
 LEARNERS = "sf-learner-"
 EVALUATORS = "sf-eval-"

@@ -1,4 +1,4 @@
-"""Starts a rank on each of --learner_devices by torch's launcher, whose command is torchrun, and ends as the first one.
+"""Starts a rank on each of --learner_devices by the launcher behind torchrun, and ends as the first one.
 
 NOTE [Local ranks]: the process of the command is torch's agent, and trains nothing. It sends the first signal to all
 ranks, which save and end; a second one ends them at once. If it is killed, they get SIGTERM (NOTE [Death of the

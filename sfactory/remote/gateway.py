@@ -1,4 +1,4 @@
-"""The gateway: the actor of a run whose trajectories come from other machines.
+"""The gateway: the actor of a run that gets its trajectories from other machines.
 
 For the rest of the run it is an actor as any other: it owns slots, fills and announces them, and is replaced if it
 dies. It steps no envs: remote actors (``sfactory.remote_actors``) send what they have collected, see
@@ -258,7 +258,7 @@ class Gateway:
         self._reports.append(message._replace(actor=self._setup.actor))
 
     def _acknowledge(self) -> None:
-        """Acknowledge the trajectories whose slots the learner has freed: so their actors wait as those here do."""
+        """Acknowledge trajectories once the learner has freed their slots: so their actors wait as those here do."""
         for message in self._inbox.get(0):
             assert isinstance(message, SlotFreed), "an actor that asks for no action gets none"
             if self._unfreed[message.slot]:  # else a process before this one had filled it

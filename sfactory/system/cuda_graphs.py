@@ -75,7 +75,7 @@ class GraphRecorder:
             ):
                 result = work()
         except BaseException:
-            # A capture whose end fails stays open in torch's allocator, which then frees no cached memory any more.
+            # If its end fails, a capture stays open in torch's allocator, which then frees no cached memory any more.
             with contextlib.suppress(RuntimeError, AttributeError):  # torch may rename it
                 torch._C._cuda_endAllocateToPool(self._stream.device_index, self._pool)
             raise
