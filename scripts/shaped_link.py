@@ -114,6 +114,8 @@ class Link:
             ip("-n", name, "address", "add", f"{address}/24", "dev", "wire")
             ip("-n", name, "link", "set", "wire", "up")
             ip("-n", name, "link", "set", "lo", "up")
+            # Else the kernel starts slowly again after each pause between two meetings.
+            ip("netns", "exec", name, "sysctl", "-qw", "net.ipv4.tcp_slow_start_after_idle=0")
         if self._shape is not None:
             command = [sys.executable, __file__, "--relay", *map(str, self._shape)]
             self._relay = subprocess.Popen(self.inside(2, command), stdout=subprocess.PIPE)
@@ -192,14 +194,15 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=90.0, help="of training, in each run")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--relay", nargs=2, type=float, metavar=("DELAY_S", "BYTES_PER_S"), help=argparse.SUPPRESS)
-    own, flags = split_flags(sys.argv[1:])
+    own, own_flags = split_flags(sys.argv[1:])
     arguments = parser.parse_args(own)
     if arguments.relay:
         relay(("end0", "end1"), *arguments.relay)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     shape = arguments.delay_ms / 1e3, arguments.mbit * 1e6 / 8
     # Asynchronous collection, which goes on while ranks meet.
-    flags = [f"--sync_every={arguments.sync_every}", "--task_defaults=False", "--seed=1", *flags]
+    flags = [f"--sync_every={arguments.sync_every}", "--task_defaults=False", "--seed=1"]
+    flags += ["--train_for_env_steps=1000000000", *own_flags]
     ratios = []
     for number in range(arguments.rounds):
         rates = {}

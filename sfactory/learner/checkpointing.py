@@ -156,19 +156,13 @@ def share(trainer: Trainer, progress: Progress, ranks: Ranks) -> None:
         trainer.averaging.train_step = trainer.train_step
 
 
-def counts_of(trainer: Trainer, apart: Progress) -> tuple[int, ...]:
-    """What a rank tells the others at a meeting. apart: its progress since the last one. See NOTE [Local updates]."""
-    return trainer.train_step, apart.agent_steps, apart.env_steps, apart.run_env_steps
-
-
-def add_up(trainer: Trainer, progress: Progress, apart: Progress, counts: Sequence[Sequence[int]]) -> None:
-    """Average weights over ranks, and add up their steps. counts: ``counts_of`` each rank. Raises RankLost."""
+def add_up(trainer: Trainer, progress: Progress, counts: Sequence[Sequence[int]]) -> None:
+    """Take over the mean weights, and add up the steps. counts: of each rank, see Learner.give."""
     assert trainer.averaging is not None
-    trainer.averaging.average()
+    trainer.averaging.join()
     train_steps, agent_steps, env_steps, run_env_steps = zip(*counts, strict=True)
     trainer.train_step = trainer.averaging.train_step = max(train_steps)
     progress.add(Learned(fresh=sum(agent_steps), env_steps=sum(env_steps), run_steps=sum(run_env_steps)), Learned())
-    apart.agent_steps = apart.env_steps = apart.run_env_steps = 0
 
 
 def _weights(trainer: Trainer) -> dict[str, Any]:
@@ -291,11 +285,11 @@ class Checkpointer:
 
     def finish(self) -> None:
         """Save the latest checkpoint, then the best policy if it is that; raises CannotSaveError, DivergedError."""
-        if (averaging := self.trainer.averaging) is not None:  # updates since the last meeting, if a rank was lost
+        if (averaging := self.trainer.averaging) is not None:
             averaging.undo()
             dropped, self.trainer.train_step = self.trainer.train_step - averaging.train_step, averaging.train_step
             if dropped:
-                log.warning("%d updates since the last mean of all ranks are dropped", dropped)
+                log.info("%d updates since the last mean of all ranks are dropped", dropped)
         objective = self._record_objective()
         self.save(objective)
         if objective is not None:

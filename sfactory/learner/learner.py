@@ -11,6 +11,7 @@ import math
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,7 +22,7 @@ from sfactory.config.task_defaults import why_not_recorded
 from sfactory.errors import DivergedError, RankLost, SFactoryError
 from sfactory.learner.auxiliary import make_auxiliary
 from sfactory.learner.batch import Batch
-from sfactory.learner.checkpointing import Checkpointer, Progress, add_up, counts_of, share
+from sfactory.learner.checkpointing import Checkpointer, Progress, add_up, share
 from sfactory.learner.commands import CommandExecutor
 from sfactory.learner.hooks import Hooks
 from sfactory.learner.initial_weights import begin_with_weights
@@ -157,7 +158,7 @@ class Learner:
         self.progress = Progress(best_metric=config.checkpoint.save_best_metric)
         self.checkpointer = Checkpointer(setup, self.trainer, self.progress, row, self.publisher.check, flat)
         self.counts = self.progress if averaging is None else Progress()  # of this rank since the last meeting
-        self._ranks, self.agreement = ranks, _agreement_of(self, flat, ranks)
+        self._ranks, self.agreement = ranks, _agreement_of(self, flat, ranks, setup.layout.slots_until_trained)
         self.commands = CommandExecutor(self.checkpointer, self.publisher.publish)
         self.timings = Timings()
         self._to_main = setup.shared.learners_to_main[setup.policy]
@@ -346,14 +347,25 @@ class Learner:
             taken = taken & ~scalars[REPLAYED]
         self._unread.append((self._lag, _lag_sums(lag, taken)))
 
-    def join(self, counts: Sequence[Sequence[int]]) -> None:
-        """Become as all ranks, at a meeting; ``counts``: of each. See NOTE [Local updates]. Raises RankLost."""
+    def give(self, averaging: Averaging) -> Sequence[int]:
+        """Keep weights for a meeting; returns their version, and steps since the last one. See NOTE [Local updates]."""
         with self._changing_model():
             self.publisher.check(self.trainer.train_step)  # no other rank gets weights that are not finite
-            add_up(self.trainer, self.progress, self.counts, counts)
+            averaging.give()
+            counts, self.counts = self.counts, Progress()
+            return self.trainer.train_step, counts.agent_steps, counts.env_steps, counts.run_env_steps
+
+    def join(self, averaging: Averaging, counts: Sequence[Sequence[int]]) -> None:
+        """Take over the mean of all ranks, after a meeting; ``counts``: what each of them gave."""
+        with self._changing_model():
+            since = self.trainer.train_step - counts[self._ranks.rank][0]
+            add_up(self.trainer, self.progress, counts)
+            self._write_row()
+            self.checkpointer.after_dataset()  # while the weights are the mean
+            averaging.go_on()
+            self.trainer.train_step += since
             self.publisher.publish(self.trainer.train_step)
             self._write_row()
-            self.checkpointer.after_dataset()
 
     def _write_row(self) -> None:
         self._row.set("updates", self.trainer.train_step)
@@ -361,17 +373,19 @@ class Learner:
         self._row.set("publications", self.publisher.publications)
 
 
-def _agreement_of(learner: Learner, flat: FlatState, ranks: Ranks) -> Agreement | None:
+def _agreement_of(learner: Learner, flat: FlatState, ranks: Ranks, waits: bool) -> Agreement | None:
+    """``waits``: see Apart."""
     trainer, control = learner.trainer, learner.control
     stop, seconds = lambda: control.stop, lambda: learner.progress.train_seconds
     if ranks.world == 1:
         return None
-    if trainer.averaging is None:
+    if (averaging := trainer.averaging) is None:
         return Agreement(ranks, stop, seconds, lambda: zlib.crc32(flat.to_host().data))
     updates = trainer.learner.num_epochs * trainer.learner.num_batches_per_epoch
     datasets = math.ceil(trainer.learner.sync_every / updates)
-    apart = Apart(datasets, lambda: counts_of(trainer, learner.counts), learner.join)
-    return Agreement(ranks, stop, seconds, trainer.averaging.checksum, apart)
+    give, join = partial(learner.give, averaging), partial(learner.join, averaging)
+    apart = Apart(datasets, give, averaging.exchange, join, waits)
+    return Agreement(ranks, stop, seconds, averaging.checksum, apart)
 
 
 def _lag_sums(lag: Tensor, which: Tensor) -> HostCopies:

@@ -4,6 +4,10 @@ NOTE [Local updates]: with ``--sync_every`` above 1 a learner trains as one alon
 waits for another rank between two meetings (see Agreement). At a meeting all take over the mean of their weights and of
 the statistics beside them, the sum of their steps, and the newest version. Limits, schedules and checkpoints go by
 these alone. So all ranks decide by the same numbers, and what is saved is a mean.
+
+Where collection waits for the learner all ranks wait for the mean. Otherwise none does: each goes on learning while
+weights are exchanged in another thread, takes over the mean when it has come, and adds to it what it has learned
+meanwhile. So a slow network makes means rarer and later, and no rank slower.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from sfactory.ranks.ranks import Ranks
 class Averaging:
     """The weights of all ranks after their last averaging, and an outer momentum.
 
-    train_step: that of these weights, set by the caller.
+    train_step: that of these weights, set by the caller. ``give``, ``exchange`` and ``join`` follow one another.
 
     d = mean of (weights - a);  m <- f m + d;  a <- a + d + f m;  weights <- a.
     Source: Douillard et al. 2023, "DiLoCo: Distributed low-communication training of language models", algorithm 1 with
@@ -41,6 +45,9 @@ class Averaging:
         self._weights = [floats for each in (flat, *beside) for floats in each.floats]
         self._agreed = [floats.clone() for floats in self._weights]  # a
         self._momenta = [torch.zeros_like(floats) for floats in self._weights]
+        self._given: list[Tensor] = []
+        self._since: list[Tensor] = []
+        self._changes = torch.zeros(0)
         self._ranks = ranks
         self.train_step = 0
 
@@ -49,13 +56,31 @@ class Averaging:
         for agreed, mine in zip(self._agreed, self._weights, strict=True):
             agreed.copy_(mine)
 
-    def average(self) -> None:
-        """Average over all ranks, which call it together. Raises RankLost, with weights as they were."""
-        means = self._means([mine - agreed for mine, agreed in zip(self._weights, self._agreed, strict=True)])
+    def give(self) -> None:
+        """Keep the present weights, for the next mean."""
+        self._given = [mine.clone() for mine in self._weights]
+        changes = [mine - agreed for mine, agreed in zip(self._weights, self._agreed, strict=True)]
+        # One tensor, whose sum is one message; float32 is exact enough for differences.
+        self._changes = torch.cat([change.float() for change in changes]).cpu()
+
+    def exchange(self) -> None:
+        """Compute the mean over all ranks, which call it together, in any thread. Raises RankLost."""
+        if (add_up := self._ranks.sum_of("weights")) is not None:
+            self._changes = add_up(self._changes) / self._ranks.world
+
+    def join(self) -> None:
+        """Change the weights to the mean. ``go_on`` adds what was learned since ``give``."""
+        means = torch.split(self._changes.to(self._weights[0].device), [len(mine) for mine in self._weights])
+        self._since = [mine - given for mine, given in zip(self._weights, self._given, strict=True)]
         for mean, factor, momentum, agreed in zip(means, self._factors, self._momenta, self._agreed, strict=True):
             momentum.mul_(factor).add_(mean)
             agreed.add_(mean).addcmul_(factor, momentum)
         self.undo()
+
+    def go_on(self) -> None:
+        """See ``join``."""
+        for mine, since in zip(self._weights, self._since, strict=True):
+            mine.add_(since)
 
     def undo(self) -> None:
         """Go back to the weights after the last averaging."""
@@ -77,10 +102,3 @@ class Averaging:
         """Continue with a saved momentum; raises ValueError or RuntimeError if it is of other weights."""
         for momentum, saved in zip(self._momenta, state, strict=True):
             momentum.copy_(saved)
-
-    def _means(self, tensors: list[Tensor]) -> list[Tensor]:
-        """Their means over all ranks, in float32, which is exact enough for differences: one sum of a single tensor."""
-        flat = torch.cat([tensor.float() for tensor in tensors])
-        if (add_up := self._ranks.sum_of("weights")) is not None:
-            flat = add_up(flat) / self._ranks.world
-        return list(torch.split(flat, [len(tensor) for tensor in tensors]))

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from sfactory.clock import Deadline
 from sfactory.errors import LearnerFailed, RankLost
+from sfactory.process.threads import in_background
 from sfactory.ranks.ranks import Ranks
 
 _CHECK_EVERY = 100  # meetings
@@ -20,12 +24,16 @@ _OWN_STOP_S = 2.0  # torchrun sends one signal to a process after the other
 class Apart:
     """What ranks that learn apart for some ``datasets`` do at a meeting. See NOTE [Local updates].
 
-    counts: of this rank since the last meeting. join: is given those of all ranks, unless none has opened a dataset.
+    give: keeps what this rank has learned since the last meeting, and returns its counts. exchange: adds that up over
+    all ranks, unless none has opened a dataset; then join is given the counts of all. waits: no dataset is opened
+    before a meeting is over; otherwise it takes place in another thread, but for ``give`` and ``join``.
     """
 
     datasets: int
-    counts: Callable[[], Sequence[int]]
+    give: Callable[[], Sequence[int]]
+    exchange: Callable[[], None]
     join: Callable[[Sequence[Sequence[int]]], None]
+    waits: bool
 
 
 class Agreement:
@@ -46,7 +54,8 @@ class Agreement:
         self._ranks, self._stop, self._own_seconds, self._checksum = ranks, stop, train_seconds, checksum
         self._meetings, self._patience = 0, Deadline(float("inf"))
         self._apart = apart
-        self._opened = self._due = 0  # datasets since the last meeting; how many there are until the next one
+        self._opened = self._due = 0  # datasets since the last meeting began; how many there are until the next one
+        self._under_way: Future[list[Any]] | None = None  # a meeting in another thread
         self.end, self.train_seconds = "", 0.0
 
     def may_open(self, is_ready: bool, failure: str) -> bool:
@@ -55,35 +64,64 @@ class Agreement:
         Ranks that learn apart meet once they have opened all datasets in between, or one of them wants to end.
         failure: of a hook, after which this rank wants to end. Raises RankLost, and LearnerFailed if weights differ.
         """
-        wish, is_called = failure or ("it was stopped" if self._stop() else ""), self._ranks.is_called
-        if not (is_ready or wish or is_called):
-            return False
-        if self._opened == self._due or wish or is_called:
-            self._meet(wish)
-        self._opened += not self.end
-        return not self.end
+        wish = failure or ("it was stopped" if self._stop() else "")
+        must_meet = bool(wish) or self._ranks.is_called
+        if self._under_way is not None:
+            if must_meet or self._under_way.done():
+                words, self._under_way = self._under_way.result(), None
+                self._end_meeting(*words)
+                # The caller looks at limits before all meet once more: after a limit no rank comes.
+                is_ready = is_ready and not must_meet
+        elif must_meet or (is_ready and self._opened >= self._due):
+            self._begin_meeting(wish, must_meet)
+        may_open = is_ready and not self.end
+        self._opened += may_open
+        return may_open
 
-    def _meet(self, wish: str) -> None:
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a meeting has begun whose result has not been taken over."""
+        return self._under_way is not None
+
+    def _begin_meeting(self, wish: str, must_meet: bool) -> None:
         if wish:
             self._ranks.call()
         checksum = self._checksum() if self._meetings % _CHECK_EVERY == 0 else 0
         self._meetings += 1
-        counts = [] if self._apart is None else [*self._apart.counts()]
-        word = json.dumps([wish, self._own_seconds(), checksum, self._opened, counts])
-        wishes, seconds, checksums, opened, counts_of_all = zip(
-            *map(json.loads, self._ranks.meet(word, self._gives_up)), strict=True
-        )
+        counts = [] if self._apart is None else [*self._apart.give()]
+        meet = partial(self._meet, json.dumps([wish, self._own_seconds(), checksum, self._opened, counts]))
+        self._opened, self._due = 0, 1 if self._apart is None else self._apart.datasets
+        if must_meet or self._apart is None or self._apart.waits:
+            self._end_meeting(*meet())
+        else:
+            self._under_way = in_background("meeting", meet)
+
+    def _meet(self, word: str) -> list[Any]:
+        """The words of all, by part; the weights are added up."""
+        words = [*zip(*map(json.loads, self._ranks.meet(word, self._gives_up)), strict=True)]
+        _, _, checksums, opened, _ = words
         if len(set(checksums)) > 1:
             raise LearnerFailed(
                 f"the weights of ranks differ: their checksums are {', '.join(map(str, checksums))}. Ranks compute "
                 "alike on equal machines with equal versions of torch; otherwise this is a defect"
             )
         if self._apart is not None and any(opened):
-            self._apart.join(counts_of_all)
+            self._apart.exchange()
+        return words
+
+    def _end_meeting(
+        self,
+        wishes: Sequence[str],
+        seconds: Sequence[float],
+        _: Sequence[int],
+        opened: Sequence[int],
+        counts: Sequence[Sequence[int]],
+    ) -> None:
+        if self._apart is not None and any(opened):
+            self._apart.join(counts)
         # Only now: what they let end is saved, and must be of all ranks.
         self.train_seconds = max(seconds)
         self.end = next((f"rank {rank}: {text}" for rank, text in enumerate(wishes) if text), "")
-        self._opened, self._due = 0, 1 if self._apart is None else self._apart.datasets
 
     def require_own_end(self) -> None:
         """Raise RankLost if the run ends for another rank alone, or one has died since; call it once all is saved."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -74,7 +75,7 @@ def test_unequal_weights_are_noticed() -> None:
 
 def test_ranks_that_learn_apart_meet_after_some_datasets_or_to_end_and_join_what_they_learned() -> None:
     ranks, stop, joined = Scripted(("", 3.0, 7), ("", 3.0, 0), ("", 3.0, 0)), 0, list[list[list[int]]]()
-    apart = Apart(2, lambda: [len(ranks.said)], lambda counts: joined.append([*map(list, counts)]))
+    apart = Apart(2, lambda: [len(ranks.said)], lambda: None, lambda counts: joined.append([*map(list, counts)]), True)
     agreement = Agreement(ranks, lambda: stop, lambda: 1.0, lambda: 7, apart)
 
     for meetings in (1, 1, 2, 2):
@@ -88,9 +89,49 @@ def test_ranks_that_learn_apart_meet_after_some_datasets_or_to_end_and_join_what
     assert ranks.calls == 1
 
 
+def test_a_rank_that_waits_for_no_other_takes_over_the_mean_when_it_has_come() -> None:
+    class Slow(Scripted):
+        answers = threading.Semaphore(0)
+
+        def meet(self, word: str, give_up: Callable[[], bool]) -> list[str]:
+            assert self.answers.acquire(timeout=30)
+            return super().meet(word, give_up)
+
+    def come(answers: int = 1) -> None:
+        ranks.answers.release(answers)
+        while agreement.is_under_way:
+            assert not agreement.may_open(False, "")
+
+    ranks, stop, joined = Slow(*[("", 3.0, 7), ("", 4.0, 0), ("", 5.0, 0), ("", 6.0, 0)]), 0, list[object]()
+    apart = Apart(2, lambda: [0], lambda: joined.append("exchanged"), lambda _: joined.append("joined"), False)
+    agreement = Agreement(ranks, lambda: stop, lambda: 1.0, lambda: 7, apart)
+
+    assert [agreement.may_open(True, "") for _ in range(5)] == [True] * 5  # the first meeting is under way meanwhile
+    come()
+    assert agreement.train_seconds == 3.0
+    assert joined == []  # no rank had opened a dataset before it
+    assert agreement.may_open(True, "")
+    assert agreement.is_under_way
+    come()
+    assert joined == ["exchanged", "joined"]
+    assert agreement.may_open(True, "")  # the second dataset since the last meeting began
+    assert not agreement.is_under_way
+    assert agreement.may_open(True, "")
+    assert agreement.is_under_way
+    stop = 1
+    ranks.answers.release(2)
+    assert not agreement.may_open(True, "")  # the meeting under way is over, and knew of no wish to end
+    assert not agreement.end
+    assert not agreement.may_open(True, "")
+    assert agreement.end == "rank 0: it was stopped"
+    assert len(joined) == 6
+
+
 def test_a_rank_that_another_calls_comes_to_the_meeting_before_it_is_due() -> None:
     ranks = Scripted(("", 1.0, 7), ("it was stopped", 1.0, 0))
-    agreement = Agreement(ranks, lambda: 0, lambda: 1.0, lambda: 7, Apart(100, lambda: [1], lambda counts: None))
+    agreement = Agreement(
+        ranks, lambda: 0, lambda: 1.0, lambda: 7, Apart(100, lambda: [1], lambda: None, lambda counts: None, True)
+    )
 
     assert agreement.may_open(True, "")
     assert agreement.may_open(True, "")

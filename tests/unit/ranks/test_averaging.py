@@ -20,12 +20,14 @@ from tests.support.ranks import Parted, ThreadRanks, as_threads
 
 DATASETS = 4
 FLAGS: dict[str, Any] = {"normalize_input": True, "normalize_returns": True, "save_every_sec": 1e-9}
+# Ranks wait for a mean where collection waits for the learner.
+WAITING: dict[str, Any] = {"async_rl": False, "num_batches_per_epoch": 1}
 Weights = dict[str, Tensor]
 
 
 def made(rank: int, ranks: Ranks = ALONE, checkpoints: Path | None = None, **flags: Any) -> LoneLearner:
     """The learner of a rank, which has its own data; the first one saves."""
-    lone = LoneLearner(None if rank else checkpoints, ranks=ranks, **{**FLAGS, **flags})
+    lone = LoneLearner(None if rank else checkpoints, ranks=ranks, **{**FLAGS, **WAITING, **flags})
     generator = torch.Generator().manual_seed(20 + rank)
     lone.area.obs["obs"].normal_(mean=rank, generator=generator)
     lone.area.scalars["reward"].normal_(generator=generator)
@@ -100,6 +102,39 @@ def test_ranks_have_the_mean_of_what_each_would_learn_alone(tmp_path: Path) -> N
     assert saved["env_steps"] == steps
 
 
+def test_ranks_go_on_during_a_meeting_and_keep_what_they_have_learned_meanwhile(tmp_path: Path) -> None:
+    def meanwhile(ranks: ThreadRanks) -> Apart:
+        lone = made(ranks.rank, ranks, tmp_path, sync_every=DATASETS, async_rl=True)
+        agreement = lone.learning.agreement
+        assert agreement is not None
+        assert lone.learning.may_open(True)  # the first meeting begins, at which there is nothing to exchange yet
+        lone.learn()
+        while agreement.is_under_way:
+            lone.learning.may_open(False)
+        learn_apart(lone, DATASETS - 1)
+        assert lone.learning.may_open(True)
+        first = weights_of(lone)
+        lone.learn()
+        before, steps = weights_of(lone), lone.row.get("env_steps")
+        while agreement.is_under_way:
+            lone.learning.may_open(False)
+        return Apart(lone, first, before, weights_of(lone), steps)
+
+    zero, one = as_threads(2, meanwhile)
+
+    mean = mean_of(zero.first, one.first)
+    for rank in (zero, one):
+        since = {name: rank.before[name] - rank.first[name] for name in mean}
+        assert not equal(rank.before, rank.first, 1e-4)
+        assert equal(rank.after, {name: mean[name] + since[name] for name in mean}, 1e-6)
+        assert rank.steps == 0 < rank.lone.learning.progress.env_steps
+        assert rank.lone.learning.publisher.version == rank.lone.learning.trainer.train_step == DATASETS + 1
+    saved = zero.lone.saved()
+    assert saved is not None
+    assert saved["train_step"] == DATASETS
+    assert equal(saved["model"], mean, 1e-6)
+
+
 @pytest.mark.parametrize("normalize_returns", [False, True])
 def test_momentum_is_that_of_the_formula(normalize_returns: bool) -> None:
     world, rounds, factor = 3, 4, 0.8
@@ -120,7 +155,9 @@ def test_momentum_is_that_of_the_formula(normalize_returns: bool) -> None:
         for number in range(rounds):
             for tensor in followed.values():
                 tensor.data += changes[number, ranks.rank, 0].to(tensor.dtype)
-            averaging.average()
+            averaging.give()
+            averaging.exchange()
+            averaging.join()
         return [tensor.detach().flatten()[:1].float() for tensor in followed.values()], [averaging.checksum()]
 
     several = as_threads(world, average)
