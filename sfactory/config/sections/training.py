@@ -98,7 +98,8 @@ class LearnerConfig:
     sync_every: int = flag(
         1,
         "with several ranks: updates that each makes by itself before all take over the mean of their "
-        "weights, at the end of a dataset; for slow networks, which no rank waits for; 1: all make every update together",
+        "weights, at the end of a dataset; for slow networks, which no rank waits for; 1: all make every update "
+        "together",
         ge=1,
     )
     sync_momentum: float = flag(

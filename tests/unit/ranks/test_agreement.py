@@ -99,7 +99,7 @@ def test_a_rank_that_waits_for_no_other_takes_over_the_mean_when_it_has_come() -
 
     def come(answers: int = 1) -> None:
         ranks.answers.release(answers)
-        while agreement.is_under_way:
+        for _ in iter(lambda: agreement.is_under_way, False):
             assert not agreement.may_open(False, "")
 
     ranks, stop, joined = Slow(*[("", 3.0, 7), ("", 4.0, 0), ("", 5.0, 0), ("", 6.0, 0)]), 0, list[object]()

@@ -109,14 +109,14 @@ def test_ranks_go_on_during_a_meeting_and_keep_what_they_have_learned_meanwhile(
         assert agreement is not None
         assert lone.learning.may_open(True)  # the first meeting begins, at which there is nothing to exchange yet
         lone.learn()
-        while agreement.is_under_way:
+        for _ in iter(lambda: agreement.is_under_way, False):
             lone.learning.may_open(False)
         learn_apart(lone, DATASETS - 1)
         assert lone.learning.may_open(True)
         first = weights_of(lone)
         lone.learn()
         before, steps = weights_of(lone), lone.row.get("env_steps")
-        while agreement.is_under_way:
+        for _ in iter(lambda: agreement.is_under_way, False):
             lone.learning.may_open(False)
         return Apart(lone, first, before, weights_of(lone), steps)
 
