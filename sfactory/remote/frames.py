@@ -12,119 +12,136 @@ they had arrived or not; so each counts once at most.
 from __future__ import annotations
 
 import json
+import logging
 import struct
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import numpy as np
 
 from sfactory.action_heads import DiscreteHead
+from sfactory.clock import Every
 from sfactory.config.flags import strict_json
 from sfactory.errors import SFactoryError
 from sfactory.layout import Layout
+from sfactory.messages import ToMain
 from sfactory.shared.trajectories import NOBODY, Array, trajectory_fields
 from sfactory.spec import EnvSpec
 
 PROTOCOL = 1
-MOST_JSON = 2**20  # bytes of a handshake
-# What the handshakes hold, and of which type. joins: False of a remote that asks for the settings first.
-HELLO: Mapping[str, type] = {"protocol": int, "version": str, "env": str, "name": str, "joins": bool}
-# envs: of a slot. window: trajectories that may wait for acknowledgement. seed: for this remote alone.
-WELCOME: Mapping[str, type] = {
-    **dict.fromkeys(("settings", "shapes"), dict),
-    **dict.fromkeys(("weight_bytes", "envs", "window", "seed"), int),
-    "spec": str,
-}
+_MOST_JSON = 2**20  # bytes of a handshake
+_NUMBER_BYTES, _MOST_NUMBERS = 8, 2
+_MOST_REPORTS = 1000
+_SAYS_SO_S = 30.0
 
-
-class Kind(Enum):
-    """The first frame of a message."""
-
-    HELLO = b"hello"  # remote: JSON
-    TRAJECTORY = b"trajectory"  # remote: Held, then the bytes of a slot
-    REPORT = b"report"  # remote: a message to main, as messages.TO_MAIN encodes it
-    ASK = b"ask"  # remote: Held
-    BYE = b"bye"  # remote: it leaves
-    WELCOME = b"welcome"  # run: JSON
-    REFUSED = b"refused"  # run: JSON with the reason
-    COUNTS = b"counts"  # run: Counts
-    WEIGHTS = b"weights"  # run: Version, then the bytes of the weights
-    LOST = b"lost"  # run: it no longer knows this link
-    END = b"end"  # run: the session is over
+_log = logging.getLogger(__name__)
 
 
 class BadFrame(SFactoryError):
     """Bytes from the network that are no message of the protocol, or not one that fits this run."""
 
 
-def kind_of(frames: Sequence[bytes]) -> Kind:
-    """The kind of a message. Raises BadFrame if it is none."""
-    if len(frames) != 2:
-        raise BadFrame(f"a message of {len(frames)} frames, not 2")
-    try:
-        return Kind(frames[0])
-    except ValueError:
-        raise BadFrame("a message of an unknown kind") from None
+class Kind(Enum):
+    """The kind of a message, which its first frame names, and what the second one holds.
+
+    types: of the values of a JSON object. count: otherwise, of numbers of 8 bytes, which a block of bytes may follow.
+    """
+
+    # Of a remote. joins: False of one that asks for the settings first. Numbers: the publication of the weights that
+    # it has, 0 before the first. Blocks: a slot; a message to main, as messages.TO_MAIN encodes it.
+    HELLO = b"hello", {"protocol": int, "version": str, "env": str, "name": str, "joins": bool}
+    TRAJECTORY = b"trajectory", 1
+    REPORT = b"report", 0
+    ASK = b"ask", 1
+    BYE = b"bye", 0
+    # Of a run. envs: of a slot. window: trajectories that may wait for acknowledgement. seed: for this remote alone.
+    WELCOME = (
+        b"welcome",
+        {"settings": dict, "shapes": dict, "spec": str, "weight_bytes": int, "envs": int, "window": int, "seed": int},
+    )
+    REFUSED = b"refused", {"reason": str}
+    COUNTS = b"counts", 2  # trajectories of this link that were taken, env steps that the run has trained on
+    WEIGHTS = b"weights", 2  # publication and policy version of the weights in the block
+    LOST = b"lost", 0  # it no longer knows this link
+    END = b"end", 0  # the session is over
+
+    def __init__(self, frame: bytes, form: Mapping[str, type] | int) -> None:
+        self.frame = frame
+        self.types: Mapping[str, type] = {} if isinstance(form, int) else form
+        self._count = form if isinstance(form, int) else 0
+
+    @staticmethod
+    def of(frames: Sequence[bytes]) -> Kind:
+        """The kind of a message. Raises BadFrame if it is none."""
+        if len(frames) != 2 or frames[0] not in _KINDS:
+            raise BadFrame(f"a message of an unknown kind, of {len(frames)} frames")
+        return _KINDS[frames[0]]
+
+    def message(self, *numbers: int, block: bytes = b"") -> tuple[bytes, bytes]:
+        """Both frames."""
+        return self.frame, struct.pack(f"<{self._count}q", *numbers) + block
+
+    def handshake(self, **values: object) -> tuple[bytes, bytes]:
+        """Both frames, of a kind that holds JSON."""
+        return self.frame, json.dumps(values, default=dict).encode()
+
+    def numbers(self, content: bytes, block: int = 0) -> tuple[tuple[int, ...], memoryview]:
+        """The numbers in a second frame, and the ``block`` bytes after them. Raises BadFrame for what does not fit."""
+        size = _NUMBER_BYTES * self._count
+        if len(content) != size + block:
+            raise BadFrame(f"{self.name} with {len(content)} bytes, not {size + block}")
+        numbers = struct.unpack_from(f"<{self._count}q", content)
+        if min(numbers, default=0) < 0:
+            raise BadFrame(f"{self.name} with a number below 0")
+        return numbers, memoryview(content)[size:]
+
+    def values(self, content: bytes) -> dict[str, Any]:
+        """The JSON object in a second frame, which has the keys and types of this kind. Raises BadFrame."""
+        if len(content) > _MOST_JSON:
+            raise BadFrame(f"a handshake of {len(content)} bytes, more than {_MOST_JSON}")
+        try:
+            values = strict_json(content)
+        except ValueError as error:
+            raise BadFrame(f"a handshake that is no JSON: {error}") from None
+        if not isinstance(values, Mapping):
+            raise BadFrame("a handshake that is no JSON object")
+        for name, kind in self.types.items():
+            value = values.get(name)
+            if type(value) is not kind or (isinstance(value, int) and not 0 <= value < 2**63):
+                raise BadFrame(f"a handshake with a {name} that cannot be")
+        return dict(values)
 
 
-class Held(NamedTuple):
-    """Remote: the publication of the weights that it has, 0 before the first."""
-
-    publication: int
+_KINDS = {kind.frame: kind for kind in Kind}
 
 
-class Counts(NamedTuple):
-    """Run: trajectories of this link that were taken, and env steps that the run has trained on."""
-
-    taken: int
-    env_steps: int
+def most_bytes(block: int) -> int:
+    """The bytes of the longest frame, if a block has so many."""
+    return max(_MOST_JSON, _NUMBER_BYTES * _MOST_NUMBERS + block)
 
 
-class Version(NamedTuple):
-    """Run: of the weights that follow."""
+class ReportQueue:
+    """Reports on episodes that wait to be sent; of too many the oldest are dropped, which a warning counts."""
 
-    publication: int
-    policy_version: int
+    def __init__(self) -> None:
+        self._waiting: deque[ToMain] = deque(maxlen=_MOST_REPORTS)
+        self._dropped, self._says_so = 0, Every(_SAYS_SO_S)
 
+    def add(self, report: ToMain) -> None:
+        """Add one."""
+        self._dropped += len(self._waiting) == _MOST_REPORTS
+        self._waiting.append(report)
 
-Numbers = TypeVar("Numbers", Held, Counts, Version)
-NUMBER_BYTES = 8
-
-
-def pack(numbers: Held | Counts | Version) -> bytes:
-    """The bytes of a struct of unsigned numbers of 8 bytes."""
-    return struct.pack(f"<{len(numbers)}Q", *numbers)
-
-
-def unpack(kind: type[Numbers], content: bytes, block: int = 0) -> tuple[Numbers, memoryview]:
-    """The struct that ``content`` begins with, and the ``block`` bytes after it. Raises BadFrame for another size."""
-    size = NUMBER_BYTES * len(kind._fields)
-    if len(content) != size + block:
-        raise BadFrame(f"{kind.__name__} with {len(content)} bytes, not {size + block}")
-    return kind._make(struct.unpack_from(f"<{len(kind._fields)}Q", content)), memoryview(content)[size:]
-
-
-def pack_json(**values: object) -> bytes:
-    """A JSON object."""
-    return json.dumps(values, default=dict).encode()
-
-
-def unpack_json(content: bytes, **kinds: type) -> dict[str, Any]:
-    """The JSON object in ``content``, which has these keys with values of these types. Raises BadFrame."""
-    if len(content) > MOST_JSON:
-        raise BadFrame(f"a handshake of {len(content)} bytes, more than {MOST_JSON}")
-    try:
-        values = strict_json(content)
-    except ValueError as error:
-        raise BadFrame(f"a handshake that is no JSON: {error}") from None
-    if not isinstance(values, Mapping):
-        raise BadFrame("a handshake that is no JSON object")
-    for name, kind in kinds.items():
-        if type(values.get(name)) is not kind:
-            raise BadFrame(f"a handshake in which {name} is no {kind.__name__}")
-    return dict(values)
+    def send(self, send: Callable[[ToMain], bool]) -> None:
+        """Send them, the oldest first, until ``send`` returns False."""
+        while self._waiting and send(self._waiting[0]):
+            self._waiting.popleft()
+        if self._dropped and (not self._waiting or self._says_so.due()):
+            _log.warning("%d reports on episodes were dropped: %d waited", self._dropped, _MOST_REPORTS)
+            self._dropped = 0
 
 
 class SlotFormat:

@@ -32,25 +32,8 @@ from sfactory.messages import (
     EpisodesDone,
     ExtrasRefused,
     SlotFreed,
-    ToMain,
 )
-from sfactory.remote.frames import (
-    HELLO,
-    MOST_JSON,
-    NUMBER_BYTES,
-    PROTOCOL,
-    BadFrame,
-    Counts,
-    Held,
-    Kind,
-    SlotFormat,
-    Version,
-    kind_of,
-    pack,
-    pack_json,
-    unpack,
-    unpack_json,
-)
+from sfactory.remote.frames import PROTOCOL, BadFrame, Kind, ReportQueue, SlotFormat, most_bytes
 from sfactory.remote.sockets import Listener, read_token
 from sfactory.seeds import ENV_SEED_BITS, Branch, seed_at
 from sfactory.shared.status import State, StatusRow, Stopwatch
@@ -66,7 +49,6 @@ OWN_FLAGS = ("remote_actors_port", "remote_actors_host", "remote_actors_token_fi
 _MOST_REMOTES = 1024
 _WINDOW_BYTES = 2**26  # of the trajectories of a remote actor that are not acknowledged
 _MOST_MESSAGES = 256  # that are read in a turn
-_MOST_REPORTS = 1000  # that wait for main
 _NAME_CHARACTERS = 80
 _WEIGHTS_PER_S = 10**7  # bytes of weights to a remote actor
 _END_S = 1.0  # at the end, for remote actors to leave
@@ -97,8 +79,8 @@ def run_gateway(setup: ActorSetup, row: StatusRow) -> None:
     sampling = setup.config.sampling
     token = read_token("remote_actors_token_file", sampling.remote_actors_token_file)
     slots = SlotFormat(setup.shared.spec, setup.shared.layout)
-    most_bytes = NUMBER_BYTES * len(Held._fields) + max(slots.nbytes, MOST_JSON)
-    listener = Listener(sampling.remote_actors_host, sampling.remote_actors_port, token, most_bytes)
+    address = sampling.remote_actors_host, sampling.remote_actors_port
+    listener = Listener(*address, token, most_bytes(slots.nbytes))
     try:
         gateway = Gateway(setup, row, listener, slots)
         row.set("state", State.RUNNING)
@@ -124,11 +106,11 @@ class Gateway:
         # As many as there are slots must be possible: a dataset may take that many before it frees one.
         self._window = max(len(own), _WINDOW_BYTES // slots.nbytes)
         self._weights = self._shared.weights[0]
-        self._block: tuple[int, bytes] = (0, b"")  # WEIGHTS with the newest publication that was read
+        self._message: tuple[int, tuple[bytes, bytes]] = (0, (b"", b""))  # the newest publication that was read
         self._remotes: dict[bytes, _Remote] = {}
         self._greeted = 0
         self._queue: deque[tuple[_Remote, dict[str, Array]]] = deque()  # trajectories that wait for a slot
-        self._reports: deque[ToMain] = deque(maxlen=_MOST_REPORTS)
+        self._reports = ReportQueue()
         self._watch, self._alone = Stopwatch(row), Every(_SAYS_SO_S)
         sampling = setup.config.sampling
         self._place = f"{sampling.remote_actors_host}:{sampling.remote_actors_port}"
@@ -147,8 +129,7 @@ class Gateway:
             self._receive(*frames)
         self._acknowledge()
         self._fill_slots()
-        while self._reports and self._shared.actors_to_main.try_put(self._reports[0]):
-            self._reports.popleft()
+        self._reports.send(self._shared.actors_to_main.try_put)
         self._look_for_lost()
 
     def end(self) -> None:
@@ -157,7 +138,7 @@ class Gateway:
         A connection that is closed with messages unread may lose those that were sent.
         """
         for remote in self._remotes.values():
-            self._send(remote.address, Kind.END)
+            self._send(remote.address, Kind.END.message())
         patience = Deadline(_END_S)
         while self._remotes and not patience.passed:
             if self._socket.poll(int(1000 * patience.left)):
@@ -166,28 +147,26 @@ class Gateway:
     def _receive(self, address: bytes, *frames: bytes) -> None:
         remote = self._remotes.get(address)
         try:
-            kind = kind_of(frames)
+            kind = Kind.of(frames)
             if kind is Kind.HELLO:
                 self._welcome(address, frames[1])
             elif remote is None:  # given up, or said BYE
-                self._send(address, Kind.LOST)
+                self._send(address, Kind.LOST.message())
             else:
                 remote.heard_at = now()
                 self._handle(remote, kind, frames[1])
         except BadFrame as error:
             name = "a remote actor" if remote is None else remote.name
             _log.warning("%s sent %s: its connection is closed", name, clean(str(error)))
-            self._send(address, Kind.REFUSED, pack_json(reason=f"the run got {error}"))
+            self._send(address, Kind.REFUSED.handshake(reason=f"the run got {error}"))
             self._forget(address)
 
     def _handle(self, remote: _Remote, kind: Kind, content: bytes) -> None:
         if kind is Kind.ASK:
-            held, _ = unpack(Held, content)
-            remote.held = held.publication
+            (remote.held,), _ = kind.numbers(content)
             self._answer(remote)
         elif kind is Kind.TRAJECTORY:
-            held, block = unpack(Held, content, self._format.nbytes)
-            remote.held = held.publication
+            (remote.held,), block = kind.numbers(content, self._format.nbytes)
             if remote.waiting >= self._window:
                 raise BadFrame(f"more than {self._window} trajectories without an answer")
             self._queue.append((remote, self._format.unpack(block)))
@@ -202,7 +181,7 @@ class Gateway:
 
     def _welcome(self, address: bytes, content: bytes) -> None:
         """Answer HELLO: with the settings of the run, or why the remote actor cannot join."""
-        hello = unpack_json(content, **HELLO)
+        hello = Kind.HELLO.values(content)
         reason, env = "", self._setup.config.run.env
         if (hello["protocol"], hello["version"]) != (PROTOCOL, __version__):
             reason = f"the run has sfactory {__version__}, this machine {hello['version']}: install the same"
@@ -211,7 +190,7 @@ class Gateway:
         elif len(self._remotes) >= _MOST_REMOTES:
             reason = f"{_MOST_REMOTES} remote actors have joined, and no more can: start fewer, with more --num_workers"
         if reason:
-            self._send(address, Kind.REFUSED, pack_json(reason=clean(reason)))
+            self._send(address, Kind.REFUSED.handshake(reason=clean(reason)))
             return
         setup, values, flags = self._setup, values_of(self._setup.config), all_flags()
         known = [name for name, flag in flags.items() if (flag.section in SECTIONS or name in FLAGS)]
@@ -227,7 +206,7 @@ class Gateway:
             ),
         }
         self._greeted += 1
-        self._send(address, Kind.WELCOME, pack_json(**welcome))
+        self._send(address, Kind.WELCOME.handshake(**welcome))
         if hello["joins"]:
             name = clean(hello["name"], _NAME_CHARACTERS)
             self._forget(address)
@@ -255,7 +234,7 @@ class Gateway:
             if not np.isfinite(message.returns).all() or (message.lengths < 0).any():
                 raise BadFrame("a return that is not finite, or a negative length")
             self._row.add("finished_episodes", len(message.returns))
-        self._reports.append(message._replace(actor=self._setup.actor))
+        self._reports.add(message._replace(actor=self._setup.actor))
 
     def _acknowledge(self) -> None:
         """Acknowledge trajectories once the learner has freed their slots: so their actors wait as those here do."""
@@ -303,18 +282,18 @@ class Gateway:
     def _answer(self, remote: _Remote) -> None:
         """Say how far the run is, and send newer weights, unless some are under way."""
         env_steps = int(self._shared.status.total("run_env_steps", LEARNERS))
-        self._send(remote.address, Kind.COUNTS, pack(Counts(remote.taken, env_steps)))
+        self._send(remote.address, Kind.COUNTS.message(remote.taken, env_steps))
         since_s = now() - remote.sent_at
         # A ROUTER drops what a remote actor is too slow for, without a word: then they are sent once more.
         may_send = remote.sent == remote.held or since_s > TIMEOUTS.link
         if self._weights.publications > remote.held and may_send and since_s > self._weights.nbytes / _WEIGHTS_PER_S:
-            if self._block[0] != self._weights.publications:
+            if self._message[0] != self._weights.publications:
                 block = np.empty(self._weights.nbytes, np.uint8)
                 publication, version = self._weights.read_into(block)
-                self._block = publication, pack(Version(publication, version)) + block.tobytes()
-            remote.sent, message = self._block
+                self._message = publication, Kind.WEIGHTS.message(publication, version, block=block.tobytes())
+            remote.sent, message = self._message
             remote.sent_at = now()
-            self._send(remote.address, Kind.WEIGHTS, message)
+            self._send(remote.address, message)
 
     def _look_for_lost(self) -> None:
         for remote in list(self._remotes.values()):
@@ -336,5 +315,5 @@ class Gateway:
         if remote is not None and remote.waiting:
             self._queue = deque(each for each in self._queue if each[0] is not remote)
 
-    def _send(self, address: bytes, kind: Kind, content: bytes = b"") -> None:
-        self._socket.send_multipart([address, kind.value, content])
+    def _send(self, address: bytes, message: tuple[bytes, bytes]) -> None:
+        self._socket.send_multipart([address, *message])

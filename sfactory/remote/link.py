@@ -14,21 +14,8 @@ import zmq
 from sfactory import __version__
 from sfactory.clock import BLOCK_S, TIMEOUTS, Deadline, Every, now
 from sfactory.errors import ConfigError, SFactoryError, clean
-from sfactory.remote.frames import (
-    HELLO,
-    PROTOCOL,
-    WELCOME,
-    BadFrame,
-    Counts,
-    Held,
-    Kind,
-    Version,
-    kind_of,
-    pack,
-    pack_json,
-    unpack,
-    unpack_json,
-)
+from sfactory.messages import TO_MAIN, ToMain
+from sfactory.remote.frames import PROTOCOL, BadFrame, Kind, most_bytes
 from sfactory.remote.sockets import Connection
 from sfactory.shared.weights import SharedWeights
 
@@ -47,15 +34,16 @@ class Link:
     ended: the session of the run is over.
     """
 
-    def __init__(self, address: str, token: bytes, env: str, joins: bool) -> None:
-        """``joins``: False asks for the settings alone. Raises LinkLost, and ConfigError if the run refuses."""
-        self._address, self._connection = address, Connection(address, token)
+    def __init__(self, address: str, token: bytes, env: str, weight_bytes: int = 0) -> None:
+        """weight_bytes: 0 asks for settings alone. Raises LinkLost, BadFrame, and ConfigError if the run refuses."""
+        self._address, self._connection = address, Connection(address, token, most_bytes(weight_bytes))
+        self._weight_bytes = weight_bytes
         self._held, self.taken, self.env_steps, self.ended = 0, 0, 0, False
         self._heard_at, self._ask, self._is_lost = now(), Every(_ASK_S), False
         name = f"{socket.gethostname()}:{os.getpid()}"
-        hello = dict(zip(HELLO, (PROTOCOL, __version__, env, name, joins), strict=True))
+        hello = dict(zip(Kind.HELLO.types, (PROTOCOL, __version__, env, name, weight_bytes > 0), strict=True))
         try:
-            self._send(Kind.HELLO, pack_json(**hello))
+            self._send(Kind.HELLO.handshake(**hello))
             self.welcome = self._welcome()
         except BaseException:
             self.close()
@@ -68,17 +56,20 @@ class Link:
                 continue
             kind, content = self._next()
             if kind is Kind.WELCOME:
-                return unpack_json(content, **WELCOME)
+                welcome = kind.values(content)
+                if not welcome["window"]:  # nothing would ever be sent
+                    raise BadFrame(f"{self._address} lets no trajectory wait")
+                return welcome
             self._refuse(kind, content)
         raise LinkLost(f"no run answers at {self._address}")
 
     def send_trajectory(self, block: bytes) -> None:
         """Send the bytes of a slot."""
-        self._send(Kind.TRAJECTORY, pack(Held(self._held)) + block)
+        self._send(Kind.TRAJECTORY.message(self._held, block=block))
 
-    def send_report(self, message: bytes) -> None:
-        """Send a message to the run's main process."""
-        self._send(Kind.REPORT, message)
+    def send_report(self, report: ToMain) -> bool:
+        """Send a message to the run's main process; False if the link is lost."""
+        return self._send(Kind.REPORT.message(block=TO_MAIN.encode(report)))
 
     def receive(self, weights: SharedWeights, timeout: float) -> None:
         """Take what has come, waiting up to ``timeout`` seconds for the first message; newer weights are published.
@@ -86,18 +77,18 @@ class Link:
         Raises LinkLost, BadFrame, and ConfigError if the run refuses to go on.
         """
         if self._ask.due():
-            self._send(Kind.ASK, pack(Held(self._held)))
+            self._send(Kind.ASK.message(self._held))
         # Before messages are taken: the last one of a run, END, comes just before the connection ends.
         lost = self._is_lost or self._connection.is_lost
         ready = self._connection.socket.poll(int(1000 * timeout))
         while ready and not self.ended:
             kind, content = self._next()
             if kind is Kind.COUNTS:
-                (self.taken, self.env_steps), _ = unpack(Counts, content)
+                (self.taken, self.env_steps), _ = kind.numbers(content)
             elif kind is Kind.WEIGHTS:
-                version, block = unpack(Version, content, self.welcome["weight_bytes"])
-                weights.publish(np.frombuffer(block, np.uint8), version.policy_version)
-                self._held = version.publication
+                (held, version), block = kind.numbers(content, self._weight_bytes)
+                weights.publish(np.frombuffer(block, np.uint8), version)
+                self._held = held
             elif kind is Kind.END:
                 self.ended = True
             else:
@@ -108,7 +99,7 @@ class Link:
 
     def leave(self) -> None:
         """Say that this machine leaves."""
-        self._send(Kind.BYE)
+        self._send(Kind.BYE.message())
 
     def close(self) -> None:
         """Close the connection."""
@@ -117,21 +108,22 @@ class Link:
     def _next(self) -> tuple[Kind, bytes]:
         frames = self._connection.socket.recv_multipart()
         self._heard_at = now()
-        return kind_of(frames), frames[1]
+        return Kind.of(frames), frames[1]
 
     def _refuse(self, kind: Kind, content: bytes) -> None:
         """Raise what a message means that ends the link."""
         if kind is Kind.LOST:
             raise LinkLost(f"the run at {self._address} had given this machine up")
         if kind is Kind.REFUSED:
-            raise ConfigError([f"{self._address} refuses: {clean(unpack_json(content, reason=str)['reason'])}"])
+            raise ConfigError([f"{self._address} refuses: {clean(kind.values(content)['reason'])}"])
         raise BadFrame(f"{self._address} sent a message of the kind {kind.name} out of turn")
 
-    def _send(self, kind: Kind, content: bytes = b"") -> None:
+    def _send(self, message: tuple[bytes, bytes]) -> bool:
         try:
-            self._connection.socket.send_multipart([kind.value, content], zmq.NOBLOCK)
+            self._connection.socket.send_multipart(message, zmq.NOBLOCK)
         except zmq.Again:
             self._is_lost = True  # ``receive`` says so, once it has read what came before
+        return not self._is_lost
 
 
 def open_link(open_once: Callable[[], Link], within_s: float, meanwhile: Callable[[], None] = lambda: None) -> Link:
@@ -155,4 +147,4 @@ def open_link(open_once: Callable[[], Link], within_s: float, meanwhile: Callabl
 
 def same_run(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     """Whether two welcomes are of runs that the same actors can work for."""
-    return all(before[name] == after[name] for name in WELCOME if name not in ("seed", "window"))
+    return all(before[name] == after[name] for name in Kind.WELCOME.types if name not in ("seed", "window"))

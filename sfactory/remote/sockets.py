@@ -117,12 +117,13 @@ def require_port(host: str, port: int) -> None:
 class Connection:
     """A remote actor's socket, a DEALER: one connection, which is not made again once it is lost. ``close`` it."""
 
-    def __init__(self, address: str, token: bytes) -> None:
-        """``address``: HOST:PORT. Returns at once; what is wrong shows in that no message comes."""
+    def __init__(self, address: str, token: bytes, most_bytes: int) -> None:
+        """address: HOST:PORT. most_bytes: as of Listener. Returns at once; errors show in that nothing comes."""
         self._context = zmq.Context()
         self.socket = self._context.socket(zmq.DEALER)
         self.socket.curve_serverkey = Keys.of(token, "run").public
         self.socket.curve_publickey, self.socket.curve_secretkey = Keys.of(token, "remote")
+        self.socket.setsockopt(zmq.MAXMSGSIZE, most_bytes)
         self.socket.setsockopt(zmq.LINGER, int(1000 * LINGER_S))
         self.socket.setsockopt(zmq.RECONNECT_IVL, -1)
         # No bound but the window, and that a silent link is lost: reports of a long interruption are sent at once.

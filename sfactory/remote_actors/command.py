@@ -47,14 +47,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             from sfactory.runner.session import Session
 
         logging.basicConfig(level=logging.INFO, format="[%(asctime)s] %(message)s", datefmt="%H:%M:%S")
-        asked = open_link(lambda: Link(config.connect, token, env, joins=False), config.reconnect_sec)
+        asked = open_link(lambda: Link(config.connect, token, env), config.reconnect_sec)
         asked.close()
         resolved = _resolved(config, env, asked.welcome)
         plan = Session(resolved, arguments, spawner, command.interrupts, _STARTED_AT).plan()
         _require_fit(plan, asked.welcome)
         host = Host(
             *(resolved.config, plan, spawner, asked),
-            lambda: Link(config.connect, token, env, joins=True),
+            lambda: Link(config.connect, token, env, plan.weight_bytes),
             config.reconnect_sec,
         )
         try:

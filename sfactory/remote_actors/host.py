@@ -14,10 +14,10 @@ from typing import NamedTuple
 from sfactory.config.schema import Config
 from sfactory.errors import LearnerFailed
 from sfactory.learner.batcher import Inbox
-from sfactory.messages import TO_MAIN, EpisodeEnd, ToMain
+from sfactory.messages import EpisodeEnd
 from sfactory.planning.plan import Plan
 from sfactory.process.spawn import Spawner
-from sfactory.remote.frames import SlotFormat
+from sfactory.remote.frames import ReportQueue, SlotFormat
 from sfactory.remote.link import Link, LinkLost, open_link, same_run
 from sfactory.runner.sampler import Parts, Processes
 from sfactory.shared.objects import SharedObjects
@@ -27,7 +27,6 @@ from sfactory.shared.trajectories import Slot
 _log = logging.getLogger(__name__)
 
 _TURN_S = 0.005  # between two looks for complete slots
-_MOST_REPORTS = 1000  # that are kept while there is no link
 
 
 class Result(NamedTuple):
@@ -44,15 +43,16 @@ class _Reports:
     reading_since = 0.0
 
     def __init__(self, shared: SharedObjects) -> None:
-        self._ring = shared.actors_to_main
-        self.waiting: deque[ToMain] = deque(maxlen=_MOST_REPORTS)
+        self._ring, self.waiting = shared.actors_to_main, ReportQueue()
 
     def start(self) -> None:
         """Nothing is read in the background."""
 
     def poll(self) -> None:
         """Read all that have come."""
-        self.waiting.extend(message for message in self._ring.get(0) if not isinstance(message, EpisodeEnd))
+        for message in self._ring.get(0):
+            if not isinstance(message, EpisodeEnd):
+                self.waiting.add(message)
 
     def stop(self) -> None:
         """What actors say as they end is not sent."""
@@ -122,9 +122,7 @@ class Host:
             link.send_trajectory(self._format.pack(self._shared.trajectories.arrays(ready.slot.index)))
             self._sent.append(ready.slot)
         self._reports.poll()
-        while self._reports.waiting:
-            link.send_report(TO_MAIN.encode(self._reports.waiting[0]))
-            self._reports.waiting.popleft()
+        self._reports.waiting.send(link.send_report)
 
     def _free(self, link: Link) -> None:
         """Free the slots that the run has acknowledged."""

@@ -7,21 +7,8 @@ import pytest
 
 from sfactory.config.schema import LearnerConfig, SamplingConfig
 from sfactory.layout import Layout
-from sfactory.remote.frames import (
-    HELLO,
-    MOST_JSON,
-    BadFrame,
-    Counts,
-    Held,
-    Kind,
-    SlotFormat,
-    Version,
-    kind_of,
-    pack,
-    pack_json,
-    unpack,
-    unpack_json,
-)
+from sfactory.messages import ExtrasRefused, ToMain
+from sfactory.remote.frames import BadFrame, Kind, ReportQueue, SlotFormat, most_bytes
 from sfactory.shared.trajectories import TrajectoryBuffer
 from sfactory.spec import EnvSpec
 from sfactory_envs.synthetic.counting import Counting
@@ -82,27 +69,48 @@ def test_frames_of_a_wrong_size_are_refused() -> None:
     for wrong in (block[:-1], memoryview(bytes(block) + b"\0"), memoryview(b"")):
         with pytest.raises(BadFrame):
             FORMAT.unpack(wrong)
-    held, rest = unpack(Held, pack(Held(5)) + b"abc", 3)
-    assert (held.publication, bytes(rest)) == (5, b"abc")
-    assert unpack(Version, pack(Version(2**64 - 1, 7)))[0] == (2**64 - 1, 7)
-    for content in (b"", pack(Counts(1, 2))[:-1], pack(Counts(1, 2)) + b"\0", pack(Held(1))):
+    message = Kind.TRAJECTORY.message(5, block=b"abc")
+    assert Kind.of(message) is Kind.TRAJECTORY
+    numbers, rest = Kind.TRAJECTORY.numbers(message[1], 3)
+    assert (numbers, bytes(rest)) == ((5,), b"abc")
+    counts = Kind.COUNTS.message(2**63 - 1, 7)[1]
+    assert Kind.COUNTS.numbers(counts)[0] == (2**63 - 1, 7)
+    for content in (b"", counts[:-1], counts + b"\0", counts[8:], b"\xff" * 16):
         with pytest.raises(BadFrame):
-            unpack(Counts, content)
+            Kind.COUNTS.numbers(content)
 
 
 @pytest.mark.parametrize("frames", [(), (b"ask",), (b"ask", b"", b""), (b"no such kind", b""), (b"\xff" * 9, b"")])
 def test_messages_of_no_kind_are_refused(frames: tuple[bytes, ...]) -> None:
-    assert kind_of((b"ask", b"")) is Kind.ASK
+    assert Kind.of((b"ask", b"")) is Kind.ASK
     with pytest.raises(BadFrame):
-        kind_of(frames)
+        Kind.of(frames)
 
 
 def test_handshakes_that_are_incomplete_or_no_json_are_refused() -> None:
     hello = {"protocol": 1, "version": "1", "env": "x", "name": "y", "joins": True}
-    assert unpack_json(pack_json(**hello), **HELLO) == hello
-    wrong = [{**hello, "protocol": "1"}, {**hello, "joins": 1}, {**hello, "protocol": True}]
-    wrong += [{name: value for name, value in hello.items() if name != missing} for missing in hello]
-    contents = [b"", b"\x80\x04.", b"[1]", b"{", b'{"a": NaN}', b"[" * 10_000, b" " * (MOST_JSON + 1)]
-    for content in [*contents, *(pack_json(**each) for each in wrong)]:
+    assert Kind.HELLO.values(Kind.HELLO.handshake(**hello)[1]) == hello
+    wrong = [{**hello, "protocol": value} for value in ("1", True, -1, 2**63, 10**4000, 1.0, None)]
+    wrong += [{**hello, "joins": 1}, *({name: hello[name] for name in hello if name != missing} for missing in hello)]
+    contents = [b"", b"\x80\x04.", b"[1]", b"{", b'{"a": NaN}', b"[" * 10_000, b" " * (most_bytes(0) + 1)]
+    for content in [*contents, *(Kind.HELLO.handshake(**each)[1] for each in wrong)]:
         with pytest.raises(BadFrame):
-            unpack_json(content, **HELLO)
+            Kind.HELLO.values(content)
+
+
+def test_reports_that_too_many_others_wait_behind_are_dropped_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    queue, sent = ReportQueue(), list[ToMain]()
+
+    def send(report: ToMain) -> bool:
+        sent.append(report)
+        return True
+
+    for number in range(1005):
+        queue.add(ExtrasRefused(number, "too long"))
+    queue.send(lambda report: False)
+    assert not caplog.records
+    queue.send(send)
+    queue.send(send)
+
+    assert sent == [ExtrasRefused(number, "too long") for number in range(5, 1005)]
+    assert [record.message[:2] for record in caplog.records] == ["5 "]

@@ -21,7 +21,7 @@ from sfactory.errors import ConfigError
 from sfactory.layout import GATEWAY, Layout
 from sfactory.learner.batcher import Inbox
 from sfactory.messages import TO_MAIN, EpisodeEnd, EpisodeExtras, EpisodesDone
-from sfactory.remote.frames import PROTOCOL, Kind, SlotFormat, pack_json
+from sfactory.remote.frames import PROTOCOL, BadFrame, Kind, SlotFormat
 from sfactory.remote.gateway import Gateway
 from sfactory.remote.link import Link, LinkLost
 from sfactory.remote.sockets import Keys, Listener, read_token, require_port
@@ -106,7 +106,7 @@ def served() -> Iterator[Served]:
 
 @pytest.fixture
 def link(served: Served) -> Iterator[Link]:
-    made = Link(served.address, TOKEN, ENV, joins=True)
+    made = Link(served.address, TOKEN, ENV, WEIGHTS)
     yield made
     made.close()
 
@@ -165,7 +165,7 @@ def test_trajectories_of_newer_weights_than_there_are_are_dropped(served: Served
 
 def test_reports_reach_main_as_those_of_the_gateway(served: Served, link: Link) -> None:
     returns, lengths = np.array([1.5, 2.0]), np.array([3, 4])
-    link.send_report(TO_MAIN.encode(EpisodesDone(7, returns, lengths)))
+    assert link.send_report(EpisodesDone(7, returns, lengths))
     found = eventually_got(served)
     assert (found.actor, found.returns.tolist(), found.lengths.tolist()) == (0, [1.5, 2.0], [3, 4])
 
@@ -198,8 +198,8 @@ def test_messages_that_do_not_fit_close_the_connection_and_no_other(served: Serv
         (Kind.HELLO, b"{}"),
     ]
     for kind, content in bad:
-        other = Link(served.address, TOKEN, ENV, joins=True)
-        other._send(kind, content)
+        other = Link(served.address, TOKEN, ENV, WEIGHTS)
+        other._send((kind.frame, content))
         with pytest.raises(ConfigError, match="refuses"):
             receive_until(other, lambda: False)
         other.close()
@@ -211,16 +211,29 @@ def test_who_has_another_version_or_env_is_refused_with_the_reason(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConfigError, match="--env=my_envs:make"):
-        Link(served.address, TOKEN, "CartPole-v1", joins=True)
+        Link(served.address, TOKEN, "CartPole-v1", WEIGHTS)
     monkeypatch.setattr(link_module, "__version__", "0.0.1")
     with pytest.raises(ConfigError, match=r"0\.0\.1"):
-        Link(served.address, TOKEN, ENV, joins=False)
+        Link(served.address, TOKEN, ENV)
+
+
+def test_remote_actors_leave_a_run_that_lets_nothing_wait_or_sends_too_much(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(served.gateway, "_window", 0)
+        with pytest.raises(BadFrame):
+            Link(served.address, TOKEN, ENV, WEIGHTS)
+    monkeypatch.setattr(link_module, "_HELLO_S", 2.0)
+    monkeypatch.setattr(link_module, "most_bytes", lambda block: 100)
+    with pytest.raises(LinkLost):
+        Link(served.address, TOKEN, ENV, WEIGHTS)
 
 
 def test_without_the_secret_nothing_is_read(served: Served, link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_module, "_HELLO_S", 1.0)
     with pytest.raises(LinkLost):
-        Link(served.address, OTHER, ENV, joins=True)
+        Link(served.address, OTHER, ENV, WEIGHTS)
     host, _, port = served.address.partition(":")
     for garbage in (b"\x80\x04\x95" + b"K" * 500, b"\xff" + b"\0" * 8 + b"\x7f" + b"\3\0NULL" + b"\0" * 500, b""):
         with socket.create_connection((host, int(port)), 5) as plain:
@@ -231,8 +244,8 @@ def test_without_the_secret_nothing_is_read(served: Served, link: Link, monkeypa
     stranger.curve_serverkey = Keys.of(TOKEN, "run").public
     stranger.curve_publickey, stranger.curve_secretkey = zmq.curve_keypair()
     stranger.connect(f"tcp://{served.address}")
-    hello = pack_json(protocol=PROTOCOL, version=__version__, env=ENV, name="", joins=True)
-    stranger.send_multipart([Kind.HELLO.value, hello])
+    hello = Kind.HELLO.handshake(protocol=PROTOCOL, version=__version__, env=ENV, name="", joins=True)
+    stranger.send_multipart(hello)
     assert stranger.poll(1000) == 0
     context.destroy(0)
     receive_until(link, lambda: True)
