@@ -124,6 +124,20 @@ def test_a_resumed_run_continues_its_member_and_waits_for_its_episodes(tmp_path:
     assert again.kinds()[-1] is Kind.KEEP
 
 
+def test_a_run_that_is_killed_within_a_turn_takes_it_again(tmp_path: Path) -> None:
+    best, killed = Run(tmp_path, 0), Run(tmp_path, 1)
+    best.reach(PERIOD, 100.0)
+    best.answer()
+    killed.reach(PERIOD, 1.0)
+    command = killed.answer()  # member-1/member.json is written, and the learner was asked to take over
+    again = Run(tmp_path, 1, steps=PERIOD - 10)
+
+    assert again.reach(PERIOD, 1.0) == LearnerCommand(save=True, copy_to=str(again.copies))
+    assert again.answer() == command
+    assert again.answer() is None
+    assert again.kinds() == [Kind.BEGIN, Kind.RESTORE, Kind.REPLACE]
+
+
 @pytest.mark.parametrize("problem", ["", "the disk is full"])
 def test_a_turn_goes_on_without_a_copy_and_a_copy_that_cannot_be_loaded_is_skipped(
     tmp_path: Path, problem: str, caplog: pytest.LogCaptureFixture
