@@ -1,4 +1,4 @@
-"""Deadlines, cadences and time awake, all by the monotonic clock, and how long main waits for stuck processes.
+"""Deadlines, cadences, waits and time awake, all by the monotonic clock, and how long main waits for stuck processes.
 
 Tests set the environment variable SFACTORY_TIMEOUT_SCALE to a factor below 1, so that a run notices a planted fault in
 seconds. It is read once, when this module is imported; the processes of a run inherit it. Users leave it alone.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, replace
 
 now = time.monotonic
@@ -73,6 +74,15 @@ class Every:
             return False
         self._next = moment + self.seconds
         return True
+
+
+def looks(over: Callable[[], bool], most_s: float) -> Iterator[None]:
+    """Yields for each look of a wait, which it prolongs by an eighth, or ``most_s``, at most; ends with ``over()``."""
+    since = now()
+    yield
+    while not over():
+        time.sleep(min(max((now() - since) / 8, 0.0003), most_s))
+        yield
 
 
 @dataclass(frozen=True)

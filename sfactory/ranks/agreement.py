@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sfactory.clock import Deadline
+from sfactory.clock import Deadline, looks
 from sfactory.errors import LearnerFailed, RankLost
 from sfactory.process.threads import in_background
 from sfactory.ranks.ranks import Ranks
@@ -125,12 +124,11 @@ class Agreement:
 
     def require_own_end(self) -> None:
         """Raise RankLost if the run ends for another rank alone, or one has died since; call it once all is saved."""
-        if self.end:
-            self._meet_at_the_end()
+        if not self.end:
+            return
+        self._meet_at_the_end()
         patience = Deadline(_OWN_STOP_S)
-        while self.end and not self._stop() and not patience.passed:
-            time.sleep(0.05)
-        if self.end and not self._stop():
+        if not any(self._stop() for _ in looks(lambda: patience.passed, 0.05)):
             raise RankLost(f"all ranks have ended with {self.end}")
 
     def _meet_at_the_end(self) -> None:

@@ -11,7 +11,6 @@ import contextlib
 import os
 import re
 import socket
-import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 
@@ -20,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
-from sfactory.clock import BLOCK_S, now
+from sfactory.clock import BLOCK_S, Deadline, looks, now
 from sfactory.errors import RankLost, first_line
 from sfactory.ranks.place import START_S, Place
 from sfactory.ranks.ranks import SeveralRanks
@@ -115,12 +114,8 @@ class DistributedRanks(SeveralRanks):
 
     def _have_come(self, keys: list[str]) -> bool:
         """Whether all ranks have, within BLOCK_S. The store's own wait would log each of its timeouts."""
-        since = now()
-        while not self._store.check(keys):
-            if (waited := now() - since) > BLOCK_S:
-                return False
-            time.sleep(min(max(waited / 8, 0.0003), 0.02))  # adds an eighth to a wait at most
-        return True
+        block = Deadline(BLOCK_S)
+        return any(self._store.check(keys) for _ in looks(lambda: block.passed, 0.02))
 
     def _silence(self, rank: int) -> float:
         """For how many seconds this rank has seen no new sign of life of another, as far as it has looked."""
@@ -163,14 +158,13 @@ class DistributedRanks(SeveralRanks):
 
     def _guilty(self) -> str:
         """Which ranks have failed or are silent, as far as the store says."""
-        others, since = [rank for rank in range(self.world) if rank != self.rank], now()
-        while now() - since < _SILENT_S + BLOCK_S:
+        others, patience = [rank for rank in range(self.world) if rank != self.rank], Deadline(_SILENT_S + BLOCK_S)
+        for _ in looks(lambda: patience.passed, BLOCK_S):
             if failures := self._failures():
                 return failures
             silent = [rank for rank in others if self._silence(rank) > _SILENT_S]
             if silent:
                 return f"{self._names(silent)} gives no sign of life: dead, stopped or cut off"
-            time.sleep(BLOCK_S)
         return "a rank was lost, although all give signs of life"
 
 

@@ -17,13 +17,13 @@ from typing import TypeVar
 
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from sfactory.clock import BLOCK_S, Deadline
+from sfactory.clock import BLOCK_S, Deadline, looks
 from sfactory.errors import RankLost
 from sfactory.ranks.place import START_S
 
 BEAT_S = 1.0
 CALL = "call"  # the key that a rank sets which wants to end
-_LOOK_S, _LOOK_MOST_S = 0.02, 0.5
+_LOOK_MOST_S = 0.5
 _Found = TypeVar("_Found")
 
 
@@ -36,9 +36,8 @@ def enter(store: Store, rank: int, world: int, about: str, give_up: Callable[[],
     """
     keys, word = [f"word/{each}" for each in range(world)], f"{uuid.uuid4().hex} {about}"
     store.set(keys[rank], word)
-    deadline, found = Deadline(START_S), keys
-    written, pause_s = "", _LOOK_S
-    while not (give_up() or deadline.passed):
+    deadline, found, written = Deadline(START_S), keys, ""
+    for _ in looks(lambda: give_up() or deadline.passed, _LOOK_MOST_S):
         if rank == 0 and store.check(keys):
             heard = json.dumps([content.decode() for content in store.multi_get(keys)])
             if heard != written:
@@ -51,8 +50,6 @@ def enter(store: Store, rank: int, world: int, about: str, give_up: Callable[[],
                 store.set(found[rank], "")
             if store.check(found[:1]):
                 return PrefixStore(name, store), [each.partition(" ")[2] for each in words]
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, _LOOK_MOST_S)
     missing = [str(each) for each, key in enumerate(found) if each != rank and not store.check([key])]
     raise RankLost(f"of {world} ranks these have not started: {', '.join(missing)}")
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from sfactory import clock
-from sfactory.clock import TIMEOUTS, Every, Timeouts
+from sfactory.clock import TIMEOUTS, Every, Timeouts, looks
 
 
 def test_a_cadence_is_due_a_full_period_after_its_last_beat(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,3 +31,17 @@ def test_one_positive_factor_scales_all_timeouts() -> None:
     for factor in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="positive"):
             Timeouts().scaled(factor)
+
+
+def test_looks_of_a_wait_come_at_once_grow_rare_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = [0.0]
+    monkeypatch.setattr(clock, "now", lambda: moments[-1])
+    monkeypatch.setattr("time.sleep", lambda seconds: moments.append(moments[-1] + seconds))
+
+    count = sum(1 for _ in looks(lambda: moments[-1] >= 10.0, 0.5))
+
+    assert count == len(moments)
+    pauses = np.diff(moments).round(12)
+    assert (pauses[0], pauses.max()) == (0.0003, pytest.approx(0.5))
+    assert (pauses <= np.maximum(0.0003, np.array(moments[:-1]) / 7.99)).all()
+    assert sum(1 for _ in looks(lambda: True, 0.5)) == 1
