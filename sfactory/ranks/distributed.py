@@ -13,6 +13,7 @@ import re
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -58,8 +59,10 @@ class DistributedRanks(SeveralRanks):
             )
         backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
         with self._naming("to connect"):
+            # The time-out does not bound what it asks a store that is cut off.
             timeout = timedelta(seconds=timeout_s)
-            dist.init_process_group(backend, store=self._store, rank=self.rank, world_size=self.world, timeout=timeout)
+            connect = partial(dist.init_process_group, backend, rank=self.rank, world_size=self.world, timeout=timeout)
+            self._answering.ask(lambda store: connect(store=store))
 
     def meet(self, word: str, give_up: Callable[[], bool]) -> list[str]:
         """See Ranks."""

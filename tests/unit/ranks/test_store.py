@@ -8,10 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
+import torch
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
+import sfactory.ranks.distributed as distributed_module
 from sfactory.clock import Deadline
 from sfactory.errors import RankLost
+from sfactory.ranks.distributed import DistributedRanks
+from sfactory.ranks.place import Place
 from sfactory.ranks.store import CALL, AnsweringStore, StoreLost, enter
 
 
@@ -61,6 +65,22 @@ def test_a_store_that_gives_no_answer_is_lost_and_one_that_is_slow_is_not(monkey
     while not beating.ask(lambda store: store.check(["beat/0"])) and not patience.passed:
         time.sleep(0.01)
     assert server.check(["part/beat/0"])
+
+
+def test_ranks_that_are_cut_off_while_they_connect_end_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = TCPStore("127.0.0.1", 0, None, True, timeout=timedelta(seconds=30), wait_for_workers=False)
+    said, cable = ["cpu rank 0 (process 5 on a)", "cpu rank 1 (process 6 on b)"], threading.Event()
+    monkeypatch.setenv("TORCH_NCCL_BLOCKING_WAIT", "1")
+    monkeypatch.setattr("sfactory.ranks.store.BLOCK_S", 0.01)
+    monkeypatch.setattr(AnsweringStore, "begin_to_beat", lambda self, key: None)  # no answer from now on
+    monkeypatch.setattr(distributed_module, "rendezvous", lambda *given, **named: iter([(server, 0, 2)]))
+    monkeypatch.setattr(distributed_module, "enter", lambda store, *given: (store, said))
+    monkeypatch.setattr("torch.distributed.init_process_group", lambda *given, **named: cable.wait(30))
+
+    with pytest.raises(RankLost, match=r"the store of torchrun does not answer.*; rank 0 waited to connect"):
+        DistributedRanks(Place(0, 2, 0, 1), torch.device("cpu"), 0.2, lambda: False)
+    assert not cable.is_set()
+    cable.set()
 
 
 def _raise(text: str) -> None:
