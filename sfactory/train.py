@@ -42,19 +42,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         command.place = place = Place.of_environment()
         place.take_share()  # before flags get defaults by the number of cores
-        resolved = read_command_line(arguments)
-        report = resolved.config.report
+        resolved = read_command_line(arguments, place.world > 1)
         if devices := devices_to_start(resolved, place):
-            with importing_torch("" if report.quiet else f"starting {len(devices)} ranks"):
+            with importing_torch("" if resolved.config.report.quiet else f"starting {len(devices)} ranks"):
                 from sfactory.launch.local_ranks import train_in_ranks
 
             command.exit_code, last_line = train_in_ranks(devices, arguments)
             print(last_line, file=sys.stderr, flush=True)
             return command.exit_code
         resolved = for_rank(resolved, place)
+        report = resolved.config.report
         # Imported only now, so that a mistyped flag is reported at once. torch comes with the session, while the fork
         # server imports it too.
-        with importing_torch("" if report.quiet or place.rank else f"starting {resolved.config.run.env}"):
+        with importing_torch("" if report.quiet else f"starting {resolved.config.run.env}"):
             from sfactory.process.spawn import Spawner
 
             spawner = Spawner(printed_level=report.printed_level)

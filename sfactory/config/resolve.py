@@ -93,8 +93,10 @@ class _Findings:
     chosen: set[str] = field(default_factory=set)
 
 
-def read_command_line(argv: Sequence[str]) -> Resolved:
+def read_command_line(argv: Sequence[str], several_ranks: bool = False) -> Resolved:
     """The config that ``argv`` (without the program's name) asks for.
+
+    several_ranks: whether torchrun has started this process with others.
 
     Raises ConfigError with every problem, from parsing to rules. With ``--help`` prints flags to stdout and raises
     SystemExit(0), whatever else is wrong; with ``--print_config`` does so with their values, if nothing is wrong.
@@ -116,7 +118,7 @@ def read_command_line(argv: Sequence[str]) -> Resolved:
     if values["pbt_dir"]:  # a run may be resumed from another current directory
         values["pbt_dir"] = str(Path(str(values["pbt_dir"])).absolute())
     config = config_of(values)
-    _check(config, saved, sources, findings)
+    _check(config, saved, sources, findings, several_ranks)
     findings.problems += _untrusted(line, file, saved, values, sources)
     if findings.problems:
         raise ConfigError(findings.problems)
@@ -273,16 +275,21 @@ def _family_defaults(family: EnvFamily, env: str, findings: _Findings) -> dict[s
     return reading.values
 
 
-def _check(config: Config, saved: SavedConfig, sources: Mapping[str, str], findings: _Findings) -> None:
+def _check(
+    config: Config, saved: SavedConfig, sources: Mapping[str, str], findings: _Findings, several_ranks: bool
+) -> None:
     """Add the problems of the values themselves, of the environment's name, and of resuming."""
     values = values_of(config)
     frozen = {name for name in FROZEN.intersection(saved.values) if saved.values[name] != values[name]}
-    for problem in find_problems(config, findings.broken, findings.chosen):
+    for problem in find_problems(config, findings.broken, findings.chosen, several_ranks):
         source = sources[problem.flags[0]]
         if source in _SAVED and not frozen.isdisjoint(problem.flags):
             continue  # the run's own value is fine with the one that must be kept, see ``check_resume``
         origin = "" if source in (DEFAULT, COMMAND_LINE) else f" (this value comes from: {source})"
         findings.problems.append(problem.text + origin)
+    if config.run.learner_devices and "device" in findings.chosen:
+        both = f"{assigned('device', config.run.device)}: {assigned('learner_devices', config.run.learner_devices)}"
+        findings.problems.append(f"{both} names the devices; leave one of the two out")
     if "env" not in findings.broken:
         findings.problems += check_env_name(config.run.env)
     # With a broken restart_behavior it is unknown whether the run is resumed.

@@ -5,8 +5,9 @@ Every rule may assume that each value is legal by itself (see ``validation.value
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sfactory.config.flags import all_flags, values_of
@@ -14,6 +15,7 @@ from sfactory.config.schema import Config
 from sfactory.system.operating_system import LINUX, NAME
 
 WAITING = ("async_rl", "num_batches_to_accumulate")
+Refused = tuple[str, Callable[[Any], bool], str]  # a flag, whether its value is refused, and why
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,18 @@ def refuse(flags: tuple[str, ...], wrong: Callable[[Config], bool], text: str) -
         return text.format_map(values_of(config)) if wrong(config) else None
 
     return Rule(flags, find)
+
+
+def refuse_each(rows: Iterable[Refused], where: Callable[[Config], bool], text: str, *others: str) -> tuple[Rule, ...]:
+    """A rule for each row, which applies ``where``, a condition on ``others``; {why} in ``text`` is its reason."""
+
+    def wrong(flag: str, is_wrong: Callable[[Any], bool], config: Config) -> bool:
+        return where(config) and is_wrong(_value(config, flag))
+
+    return tuple(
+        refuse((flag, *others), partial(wrong, flag, is_wrong), text.replace("{why}", why))
+        for flag, is_wrong, why in rows
+    )
 
 
 def needs(

@@ -7,14 +7,14 @@ import math
 import operator
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from sfactory.config.env_families import ONE_BY_ONE, find_family, flag_that_stays_one, makes_many_at_once
 from sfactory.config.env_names import env_name_of
-from sfactory.config.flags import values_of
 from sfactory.config.rule import (
+    Refused,
     Rule,
     excludes,
     idle_unless,
@@ -22,9 +22,11 @@ from sfactory.config.rule import (
     multiple_of,
     needs,
     refuse,
+    refuse_each,
     refused_where_collection_waits,
 )
 from sfactory.config.schema import AUTO, Config, WrapperConfig
+from sfactory.config.training_rules import KL_ADAPTIVE
 
 _LONGEST_NAME = 100
 _EXPERIMENT = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{_LONGEST_NAME - 1}}}")
@@ -207,8 +209,7 @@ RUN_RULES = (
     needs("autotune_batch", "autotune", "only autotune tries batch sizes"),
 )
 
-# Flags of runs that remote actors cannot join, whether their value is refused, and why.
-_NOT_REMOTE: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+_NOT_REMOTE: tuple[Refused, ...] = (
     ("async_rl", operator.not_, "waits for a round of actors that are all here; use --async_rl=True"),
     ("serial_mode", bool, "has no process that they could join"),
     ("num_policies", lambda value: value != 1, "is not made for them: they play one policy"),
@@ -217,15 +218,6 @@ _NOT_REMOTE: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("benchmark", bool, "measures this machine alone"),
     ("autotune", bool, "tunes to this machine alone"),
 )
-
-
-def _not_remote(flag: str, is_wrong: Callable[[Any], bool], why: str) -> Rule:
-    return refuse(
-        (flag, "remote_actors_port"),
-        lambda config: bool(config.sampling.remote_actors_port) and is_wrong(values_of(config)[flag]),
-        f"with remote actors (--remote_actors_port={{remote_actors_port}}) it {why}",
-    )
-
 
 REMOTE_RULES = (
     refuse(
@@ -240,7 +232,40 @@ REMOTE_RULES = (
         "without a secret anyone could join: add --remote_actors_token_file=FILE, a file with a secret that remote "
         "actors have, too; python -c 'import secrets; print(secrets.token_hex())' prints one",
     ),
-    *(_not_remote(*each) for each in _NOT_REMOTE),
+    *refuse_each(
+        _NOT_REMOTE,
+        lambda config: bool(config.sampling.remote_actors_port),
+        "with remote actors (--remote_actors_port={remote_actors_port}) it {why}",
+        "remote_actors_port",
+    ),
+)
+
+START_ONE_RANK = "start one rank, without torchrun and --learner_devices"
+_OF_ONE_RANK: tuple[Refused, ...] = (
+    ("serial_mode", bool, "is one process"),
+    ("num_policies", lambda value: value != 1, "is not made for them: all train one policy"),
+    ("pbt_dir", bool, "is not made for them: a member is a run of one rank"),
+    ("benchmark", bool, "measures one of them"),
+    ("autotune", bool, "would tune each by itself"),
+    ("opponent_pool", bool, "is a pool of each by itself"),
+    ("torch_compile", bool, "would compile sums over ranks"),
+    ("rnd", bool, "would normalize bonuses by the data of each"),
+    ("minibatch_ring_size", lambda value: value != 1, "would part them at a stop"),
+    ("remote_actors_port", bool, "would send remote actors to one of them"),
+    ("max_restarts", bool, "would restart one of them; torchrun --max-restarts restarts all"),
+)
+
+# Of runs of several ranks alone.
+RANK_RULES = (
+    *refuse_each(
+        _OF_ONE_RANK, lambda config: True, f"with several ranks it {{why}}: leave it out, or {START_ONE_RANK}"
+    ),
+    *refuse_each(
+        (("lr_schedule", KL_ADAPTIVE.__contains__, ""), ("kl_target", bool, "")),  # see NOTE [Local updates]
+        lambda config: config.learner.sync_every > 1,
+        "each of several ranks would adapt it to its own data (--sync_every={sync_every}): leave one of the two out",
+        "sync_every",
+    ),
 )
 
 SAMPLING_RULES = (

@@ -23,7 +23,7 @@ from sfactory.config.flags import Flag, all_flags, assigned, did_you_mean, is_of
 from sfactory.config.import_strings import standard_library_problem
 from sfactory.config.population_rules import AUXILIARY_RULES, POPULATION_RULES
 from sfactory.config.rule import Rule, refuse
-from sfactory.config.run_rules import REMOTE_RULES, RUN_RULES, SAMPLING_RULES
+from sfactory.config.run_rules import RANK_RULES, REMOTE_RULES, RUN_RULES, SAMPLING_RULES
 from sfactory.config.schema import Config
 from sfactory.config.training_rules import LEARNING_RULES, NETWORK_RULES, OBJECTIVE_RULES, OPTIMIZER_RULES
 from sfactory.packages import env_plugin
@@ -57,11 +57,14 @@ def check(config: Config, chosen: Collection[str] = ()) -> list[str]:
     return [problem.text for problem in find_problems(config, chosen=chosen)]
 
 
-def find_problems(config: Config, skip: Collection[str] = (), chosen: Collection[str] = ()) -> list[Problem]:
+def find_problems(
+    config: Config, skip: Collection[str] = (), chosen: Collection[str] = (), several_ranks: bool = False
+) -> list[Problem]:
     """All problems of ``config``.
 
     skip: flags with a value that is known to be wrong. Neither they nor rules that read them are checked. chosen: flags
     that the user set. Only for these a lack of effect is a problem: the defaults of an env family suit many settings.
+    several_ranks: true also where ``config`` has devices for them.
     """
     values = values_of(config)
     problems: list[Problem] = []
@@ -71,7 +74,8 @@ def find_problems(config: Config, skip: Collection[str] = (), chosen: Collection
         if text is not None:
             problems.append(Problem((name,), f"{assigned(name, values[name])}: {text}"))
             bad.add(name)
-    for rule in RULES:
+    several_ranks |= "learner_devices" not in bad and "," in config.run.learner_devices
+    for rule in (*RULES, *(RANK_RULES if several_ranks else ())):
         passed_over = bad.intersection(rule.flags) or (rule.idle and rule.flags[0] not in chosen)
         text = None if passed_over else rule.find(config)
         if text is not None:

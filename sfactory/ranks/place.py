@@ -80,4 +80,3 @@ class Place:
 
 
 ONE_RANK = Place()
-START_ONE_RANK = "start one rank, without torchrun and --learner_devices"

@@ -19,6 +19,7 @@ from sfactory.clock import now
 from sfactory.config.flags import assigned
 from sfactory.config.population_rules import learning_policies
 from sfactory.config.resolve import AUTOTUNE, CONFIG_FILE, Resolved
+from sfactory.config.run_rules import START_ONE_RANK
 from sfactory.config.saved_config import SUMMARY_NAME, write_config
 from sfactory.config.schema import Config
 from sfactory.config.task_defaults import depends_on_step_time
@@ -38,7 +39,7 @@ from sfactory.planning.plan import Plan, choose_device, fitted_to_env, plan_run,
 from sfactory.process.command import resume_command, tuned_command
 from sfactory.process.signals import Interrupted, Interrupts, stdout_to_stderr
 from sfactory.process.spawn import Spawner
-from sfactory.ranks.place import LAST_LINE, ONE_RANK, START_ONE_RANK, Place
+from sfactory.ranks.place import LAST_LINE, ONE_RANK, Place
 from sfactory.report.console import Console, ConsoleHandler
 from sfactory.report.observers import Observer, Observers
 from sfactory.runner.context import RunContext
@@ -176,9 +177,7 @@ class Session:
     def _read_checkpoint(self, run_dir: RunDir, plan: Plan) -> Resumed | None:
         """Where the run was; None for a fresh one. All ranks read the checkpoint that the first one resumes."""
         run = self._config.run
-        if self._place.rank:
-            if run.restart_behavior != "resume":
-                return None
+        if self._place.rank and run.restart_behavior == "resume":
             run_dir = RunDir.unlocked(run.train_dir, run.experiment)
         return Resumed.from_checkpoint(run_dir, self._config, plan.weight_shapes or None)
 
@@ -210,7 +209,7 @@ class Session:
     def _plan_and_archive(self, run_dir: RunDir) -> Plan | None:
         """If the flags say so, archive an earlier run, and return the plan of this one, which is made first."""
         behavior = self._config.run.restart_behavior
-        if behavior == "resume" or self._place.rank:
+        if behavior == "resume":
             return None
         plan = self.plan()
         archive_run(run_dir, behavior)
