@@ -167,8 +167,9 @@ class Session:
         run = self._config.run
         with contextlib.ExitStack() as stack:
             folder = run.train_dir
-            if self._place.rank:
-                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sfactory-rank-"))
+            if self._place.rank:  # in the folder of what has started it, which removes it if this process is killed
+                where = self._place.folder or None
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sfactory-rank-", dir=where))
             run_dir = stack.enter_context(RunDir.open(folder, run.experiment))
             if self._config.population.with_pbt and self._config.population.pbt_dir:
                 stack.enter_context(held_member(self._config, run_dir))

@@ -11,6 +11,8 @@ import torch
 from sfactory.config.resolve import Resolved, read_command_line
 from sfactory.errors import ConfigError
 from sfactory.launch.local_ranks import visible_to_ranks
+from sfactory.process.signals import Interrupts
+from sfactory.process.spawn import Spawner
 from sfactory.ranks.place import EXIT_CODE, ONE_RANK, RUN_ID, Place
 from sfactory.ranks.rules import devices_to_start, for_rank
 from sfactory.runner import session
@@ -122,6 +124,16 @@ def test_only_the_first_rank_reports() -> None:
         False,
         0,
     )
+
+
+def test_a_rank_but_the_first_writes_in_the_folder_of_its_starter(tmp_path: Path) -> None:
+    place = Place(1, 2, 1, 2, str(tmp_path))
+    rank = session.Session(with_flags("--seed=3"), [], Spawner(), Interrupts(), 0.0, place)
+
+    with rank._open_run_dir() as run_dir:
+        assert run_dir.path.parent.parent == tmp_path  # which the starter removes where this rank is killed
+    assert list(tmp_path.iterdir()) == []
+    assert rank._seed != 3
 
 
 def test_learner_devices_are_where_ranks_start_and_where_each_learns(
