@@ -1,20 +1,94 @@
-"""The quickstart and the tutorials run as they stand, block by block, and print what they show."""
+"""All pages run: quickstart and tutorials as they stand, and print what they show; all other pages with fewer steps."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.support.pages import blocks, missing_lines, run_page
+from tests.support.pages import (
+    LEFT_OUT,
+    blocks,
+    missing_lines,
+    printed_by,
+    run_page,
+    short,
+    table_commands,
+    why_left_out,
+)
 from tests.support.source import ROOT, documents
 
-# Without a GPU the commands of docs/tutorials/gpu.md are refused, as they say.
-TRIED = [
+# These pages have tests of their own.
+OWN = {
+    "docs/examples/gridagent/README.md": "tests/flow/test_examples.py",
+    "docs/export.md": "tests/flow/test_export_page.py",
+    "docs/library.md": "tests/flow/test_library.py",
+    "docs/own_agent.md": "tests/flow/test_examples.py",
+    "docs/tensor_envs.md": "tests/flow/test_tensor_envs.py",
+}
+COMMANDS = {path: [command for block in blocks(path) for command in block.commands] for path in documents()}
+AS_IT_STANDS = ("docs/quickstart", "docs/tutorials/", "docs/coming_from/sb3")
+# Without a GPU, docs/tutorials/gpu.md does not print what it shows.
+TRIED = [path for path in COMMANDS if path.startswith(AS_IT_STANDS) and not path.endswith("/gpu.md")]
+SHORT = [
     path
-    for path in documents()
-    if path.startswith(("docs/quickstart", "docs/tutorials/", "docs/coming_from/sb3")) and not path.endswith("/gpu.md")
+    for path, found in COMMANDS.items()
+    if path not in {*OWN, *TRIED} and not all(why_left_out(command) for command in found)
 ]
+TABLES = [path for path in COMMANDS if path.startswith("docs/coming_from/")]
+# Code that pages name and other pages have, or that stands for the reader's own.
+CODE = {
+    "my_envs.py": ("README.md", "docs/tutorials/many_agents.md"),
+    "my_agent.py": ("docs/tutorials/own_network.md",),
+    "my_watch.py": ("docs/own_agent.md",),
+    "my_games.py": ("docs/tutorials/self_play.md",),
+    "my_search.py": ("docs/launcher.md",),
+    "search.toml": ("docs/tutorials/several_machines.md",),
+}
+OF_THE_READER = {
+    "my_envs.py": """
+
+class MyEnv(Corridor):
+    def __init__(self, size: int = 8) -> None:
+        super().__init__(size)
+
+
+class battle(Meet):
+    pass
+
+
+make_env = Corridor
+""",
+    "my_agent.py": "\n\nclass Encoder(Residual):\n    pass\n\n\nclass Net(Residual):\n    pass\n",
+    "my_games.py": "\n\nclass connect_four(Nim):\n    pass\n",
+}
+# Runs that a page looks at.
+BEFORE = {
+    "docs/report.md": [
+        *(
+            f"sfactory train --env=CartPole-v1 --experiment=lr_{rate}_{seed} --learning_rate={rate} --seed={seed}"
+            for rate in ("0.001", "0.0001")
+            for seed in (1, 2)
+        ),
+        "sfactory train --env=CartPole-v1 --experiment=NAME --num_policies=2 --with_pbt=True",
+    ]
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the code that pages name."""
+    for name, pages in CODE.items():
+        text = "\n\n".join(block.text for path in pages for block in blocks(path) if block.file == name)
+        if name == "my_envs.py":
+            text = text.replace('"left"', '"red_0"').replace('"right"', '"blue_0"')
+        (tmp_path / name).write_text(short(text) + OF_THE_READER.get(name, ""), encoding="utf-8")
+    (tmp_path / "my_experiments.py").write_text("from my_search import RUNS as RUN_DESCRIPTION\n")
+    (tmp_path / "docs" / "results").mkdir(parents=True)
+    (tmp_path / "docs" / "examples").symlink_to(ROOT / "docs" / "examples")
+    (tmp_path / "scripts").symlink_to(ROOT / "scripts")
+    return tmp_path
 
 
 @pytest.mark.long
@@ -27,3 +101,43 @@ def test_a_page_runs_as_it_stands(path: str, tmp_path: Path) -> None:
 
     assert len(missing) == len([block for block in blocks(path) if block.kind == "text"])
     assert [line for lines in missing for line in lines] == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("path", SHORT)
+def test_a_page_runs_with_fewer_steps(path: str, folder: Path) -> None:
+    for command in BEFORE.get(path, ()):
+        printed_by(short(command), folder)
+
+    ran = [command for command, _ in run_page(path, folder, shortened=True)]
+
+    assert len(ran) >= len([command for command in COMMANDS[path] if not why_left_out(command)])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("path", TABLES)
+def test_the_commands_of_tables_run(path: str, folder: Path) -> None:
+    envs = set[str]()
+    for number, command in enumerate(table_commands(path)):
+        if why_left_out(command):
+            continue
+        # One that would resume another's run is given a name.
+        env = re.search(r"--env=\S+", command)
+        named = "--experiment=" in command or not command.startswith("sfactory train") or env is None
+        fresh = named or env is None or env[0] not in envs
+        envs.add(env[0] if env else "")
+        command = command.replace("=NAME", "=CartPole-v1")
+        printed_by(short(command if fresh else f"{command} --experiment=table_{number}"), folder)
+
+
+def test_each_command_of_a_page_runs_in_a_test_or_says_why_not() -> None:
+    every = [command for path in COMMANDS for command in (*COMMANDS[path], *table_commands(path))]
+
+    unused = [pattern for pattern in LEFT_OUT if not any(re.search(pattern, command) for command in every)]
+    assert unused == []
+    for path, test in OWN.items():
+        assert Path(path).name in (ROOT / test).read_text(encoding="utf-8")
+    code = [block for path in (*TRIED, *SHORT) for block in blocks(path) if block.kind in ("python", "toml")]
+    assert [block for block in code if not block.file and "__main__" not in block.text] == []
+    left_out = [command for command in every if why_left_out(command)]
+    print(f"{len(every) - len(left_out)} commands run, {len(left_out)} do not")  # pytest -rP shows it

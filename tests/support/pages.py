@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -21,8 +22,22 @@ _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 MODULES = {name: command.module.removeprefix("sfactory.") for name, command in SUBCOMMANDS.items()}
 _COMMAND = re.compile(r"python (?:-m sfactory\.([\w.-]+)|(scripts/\w+\.py))((?: [^`\n]*)?)")
 _SHORT = re.compile(r"(?<=`)sfactory (?=[a-z])([\w-]+)")
-# Commands that set a machine up, or need what a test machine may lack.
-_LEFT_OUT = ("pip ", "python3 -m venv", "tensorboard ")
+# Commands that are not run, by what is in them, and why. tests/architecture checks the flags of all.
+LEFT_OUT = {
+    r"^(pip|git|python3 -m venv)\b": "sets a machine up, from the network",
+    r"^make\b": "runs these tests, or what they and scripts/package.py try, in an environment of its own",
+    r"^docker\b": "needs a running Docker",
+    r"--device=gpu|--learner_devices=0,1|--num_gpus|gpu_check": "needs GPUs: tests/gpu, and tests/unit/gpu_on_cpu",
+    r"--backend=slurm(?!.*--slurm_print_only)": "needs Slurm: tests/flow/test_slurm.py has stand-ins for its programs",
+    r"--nnodes=2": "needs two hosts: tests/flow/test_ranks_on_hosts.py has two network namespaces",
+    r"--remote_actors_port|--connect=|^python -c .*secret": "needs two hosts: tests/flow/test_remote_actors.py",
+    r"--push_to_hub|--load_from_hub": "needs the Hub: tests/unit/exporting/test_hub.py has a server",
+    r"optuna_search": "tests/flow/test_optuna_search.py runs it",
+    r"mujoco_|HalfCheetah|=ant\b|envpool:|=wandb": "needs a package that tests do not install",
+}
+# Flags that are smaller in a shortened page.
+_SMALL = {"train_for_env_steps": "3000", "pbt_start_mutation": "600", "pbt_period_env_steps": "600"}
+_LARGE = re.compile(rf"\b({'|'.join(_SMALL)})=[\d_.]+[kM]?")
 _COLD = ("sfactory.plot",)  # what the warm process has not imported
 _LIMIT_S = 800.0
 
@@ -41,8 +56,9 @@ class Block(NamedTuple):
 
     @property
     def commands(self) -> list[str]:
-        """The commands of it, each as one line."""
-        return re.sub(r" *\\\n *", " ", self.text).splitlines() if not self.kind else []
+        """The commands of it, each as one line; with a loop, all of it is one."""
+        lines = re.sub(r" *\\\n *", " ", self.text).splitlines() if not self.kind else []
+        return [self.text] if any(line.startswith("for ") for line in lines) else lines
 
 
 def blocks(path: str) -> list[Block]:
@@ -69,39 +85,76 @@ def commands(text: str) -> Iterator[tuple[str, list[str]]]:
         yield module or script, [word for word in words if not word.startswith("$") and not word.endswith("...")]
 
 
+def table_commands(path: str) -> list[str]:
+    """The commands in the second columns of the page's tables of two; flags of a cell alone are those of a training."""
+    found = []
+    for cell in re.findall(r"^\|[^|\n]*\|([^|\n]*)\|$", documents()[path], re.MULTILINE):
+        spans = re.findall(r"`([^`]*)`", cell)
+        found += [span for span in spans if span.startswith("sfactory ")]
+        flags = [span for span in spans if re.match(r"--\w+=.", span)]
+        env = [] if any(span.startswith("--env=") for span in flags) else ["--env=CartPole-v1"]
+        found += [" ".join(["sfactory train", *env, *flags])] if flags else []
+    return found
+
+
+def why_left_out(command: str) -> str:
+    """Why no test of pages runs this command; "" if one does."""
+    return next((why for pattern, why in LEFT_OUT.items() if re.search(pattern, command)), "")
+
+
+def short(text: str) -> str:
+    """A command or a file with fewer steps; a command without a limit is given one."""
+    text = _LARGE.sub(lambda flag: f"{flag[1]}={_SMALL[flag[1]]}", text)
+    added = []
+    if re.match(r"sfactory bench|.*--benchmark=True", text):
+        added.append("--benchmark_seconds=1")
+    elif re.match(r"(sfactory |.*-m sfactory\.)train (?!.*--(train_for_|print_config|help))", text):
+        added.append("--train_for_env_steps=3000")
+    if "--autotune=True" in text:
+        added.append("--autotune_seconds=0.2")
+    if re.match(r"(sfactory |python -m sfactory\.)enjoy (?!.*--(no_render|save_video)=)", text):
+        added.append("--no_render=True")
+    return " ".join([text, *added])
+
+
 def _to_module(command: str) -> tuple[str, list[str]]:
     """The module and the words of a command of sfactory: ``sfactory train ...`` or ``python -m sfactory.train ...``."""
-    words = shlex.split(command)
+    words = shlex.split(command, comments=True)
     if words[:2] == ["python", "-m"]:
         return words[2], words[3:]
     known = SUBCOMMANDS[words[1]]
     return known.module, [*known.words, *words[2:]]
 
 
-def _printed(command: str, folder: Path) -> str:
-    """What ``command`` prints in ``folder``, which has to end well."""
+def printed_by(command: str, folder: Path) -> str:
+    """What ``command`` prints in ``folder``, which has to end well; a check of an env may find violations."""
     words = shlex.split(command)
-    if words[0] == "sfactory" or words[:2] == ["python", "-m"]:
-        module, words = _to_module(command)
-        argv = [sys.executable, "-m", module, *words]
+    of_sfactory = words[0] == "sfactory" or words[:2] == ["python", "-m"]
+    module, arguments = _to_module(command) if of_sfactory else ("", [])
+    if of_sfactory and module not in _COLD:
+        done = finished(module, *arguments, cwd=folder, within_s=_LIMIT_S)
     else:
-        module, argv = "", [sys.executable if words[0] == "python" else words[0], *words[1:]]
-    if module and module not in _COLD:
-        done = finished(module, *words, cwd=folder, within_s=_LIMIT_S)
-    else:
-        done = subprocess.run(
-            argv, cwd=folder, env=environment(), capture_output=True, text=True, check=False, timeout=_LIMIT_S
-        )
-    assert done.returncode == 0, f"{command}\n{done.stderr}"
+        argv = [sys.executable, "-m", module, *arguments] if of_sfactory else ["bash", "-ec", command]
+        env = environment() | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=_LIMIT_S)
+    checked = module == "sfactory.check_env" and done.stdout.startswith("{")
+    assert done.returncode == 0 or checked, f"{command}\n{done.stderr}"
     return done.stderr + done.stdout
 
 
-def run_page(path: str, folder: Path) -> Iterator[tuple[str, str]]:
-    """(command or shown text, what was printed) of each block of the page, run in ``folder``."""
+def run_page(path: str, folder: Path, shortened: bool = False) -> Iterator[tuple[str, str]]:
+    """(command or shown text, what was printed) of each block of the page, run in ``folder``.
+
+    shortened: with fewer steps; programs that no command runs are run, too.
+    """
+    change = short if shortened else str
     printed = ""
-    for block in blocks(path):
-        if block.file:
-            (folder / block.file).write_text(block.text, encoding="utf-8")
+    for number, block in enumerate(blocks(path)):
+        if block.file or (shortened and "__main__" in block.text):
+            name = block.file or f"program_{number}.py"
+            (folder / name).write_text(change(block.text), encoding="utf-8")
+            if not block.file:
+                yield name, printed_by(f"python {name}", folder)
         elif block.kind == "text":
             yield block.text, printed
         else:
@@ -109,8 +162,8 @@ def run_page(path: str, folder: Path) -> Iterator[tuple[str, str]]:
             for command in block.commands:
                 if command.startswith("cd "):
                     folder = folder / command.removeprefix("cd ")
-                elif not command.startswith(_LEFT_OUT):
-                    own = _printed(command, folder)
+                elif not why_left_out(command):
+                    own = printed_by(change(command), folder)
                     printed += own
                     yield command, own
 
