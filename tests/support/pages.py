@@ -103,8 +103,9 @@ def why_left_out(command: str) -> str:
 
 
 def short(text: str) -> str:
-    """A command or a file with fewer steps; a command without a limit is given one."""
+    """A command or a file with fewer steps, and one seed; a command without a limit is given one."""
     text = _LARGE.sub(lambda flag: f"{flag[1]}={_SMALL[flag[1]]}", text)
+    text = re.sub(r"^(seed = \[\d+).*\]", r"\1]", text, flags=re.MULTILINE).replace("seeds(3)", "seeds(1)")
     added = []
     if re.match(r"sfactory bench|.*--benchmark=True", text):
         added.append("--benchmark_seconds=1")
