@@ -262,5 +262,5 @@ AUXILIARY_RULES = (
         lambda config: config.checkpoint.best_by_evaluation and config.population.num_policies > 1,
         "evaluations are of policy 0 alone: leave --num_policies out, or choose another metric",
     ),
-    *idle_unless(("eval_workers", "eval_episodes", "eval_deterministic"), "eval_interval_sec", value=60),
+    *idle_unless(("eval_workers", "eval_episodes", "eval_deterministic", "eval_video"), "eval_interval_sec", value=60),
 )

@@ -30,9 +30,9 @@ from sfactory.config.schema import (
 )
 from sfactory.errors import ConfigError, ResourceError
 
-# Files in the folder of a run: its flags, sessions, rows, result, and a copy of what is printed.
+# In the folder of a run: its flags, sessions, rows, result, a copy of what is printed, and videos of evaluations.
 CONFIG_NAME, RUN_NAME, METRICS_NAME = "config.json", "run.json", "metrics.jsonl"
-SUMMARY_NAME, LOG_NAME = "summary.json", "sf_log.txt"
+SUMMARY_NAME, LOG_NAME, VIDEOS_NAME = "summary.json", "sf_log.txt", "videos"
 FORMAT_VERSION = 1
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _SHOWN_IDS = 5
 _FRAMESKIP, _SEED = "env_frameskip", "seed"
-_RENDER_MODE, _IMAGES = "render_mode", "rgb_array"
+_RENDER_MODE, IMAGES = "render_mode", "rgb_array"
 # Metadata key of an env; True if observations depend on env_frameskip, for example as stacked frames.
 SPANS_FRAMES = "observation_spans_frames"
 
@@ -202,7 +202,7 @@ class EnvFactory:
         """Make one single-agent or multi-agent environment. A maker of vector envs makes one of size 1, as an Env."""
         import gymnasium
 
-        if _IMAGES in (render_mode, self.kwargs.get(_RENDER_MODE)):
+        if IMAGES in (render_mode, self.kwargs.get(_RENDER_MODE)):
             draw_without_screen()  # before the import of a package that reads it
         maker = find_maker(self.name)
         kwargs = self._arguments(maker, render_mode)
@@ -227,19 +227,19 @@ class EnvFactory:
 
         return InfoMaskEnv(env)
 
-    def seeded(self, seed: int) -> Env | AgentsEnv:
+    def seeded(self, seed: int, render_mode: str | None = None) -> Env | AgentsEnv:
         """As ``either``; a vector env gets ``seed``, as some can only be seeded when they are made."""
         from sfactory.env.vector import SoleEnv
 
-        return SoleEnv(self.vector(1, seed)) if self.makes_vectors else self.either()
+        return SoleEnv(self.vector(1, seed, render_mode)) if self.makes_vectors else self.either(render_mode)
 
-    def vector(self, num_envs: int, seed: int) -> VectorEnv:
+    def vector(self, num_envs: int, seed: int, render_mode: str | None = None) -> VectorEnv:
         """Make one vector env of ``num_envs`` environments.
 
         A parameter ``seed`` of the maker gets ``seed``, because some vector envs can only be seeded here.
         """
         maker = find_maker(self.name)
-        kwargs = self._arguments(maker, None) | {NUM_ENVS: num_envs}
+        kwargs = self._arguments(maker, render_mode) | {NUM_ENVS: num_envs}
         if _SEED in maker.parameters:
             kwargs.setdefault(_SEED, seed)
         return self._vector_env(maker, kwargs)

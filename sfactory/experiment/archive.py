@@ -17,7 +17,7 @@ from typing import Literal
 
 from sfactory import atomic
 from sfactory.checkpoint.directory import MILESTONES, is_checkpoint
-from sfactory.config.saved_config import CONFIG_NAME, METRICS_NAME, RUN_NAME, SUMMARY_NAME
+from sfactory.config.saved_config import CONFIG_NAME, METRICS_NAME, RUN_NAME, SUMMARY_NAME, VIDEOS_NAME
 from sfactory.errors import RunDirError
 from sfactory.experiment.run_dir import LOCK_NAME, RunDir
 
@@ -28,7 +28,9 @@ _WRITTEN = re.compile(
     + r"|sf_log[^/]*\.txt"
     r"|matches\.json|population\.jsonl?|population\.(svg|png)|git(_[0-9a-f]{16})?\.diff|events\.out\.tfevents\.[^/]+"
 )
-_OF_POLICY = re.compile(r"policy_\d+(/events\.out\.tfevents\.[^/]+)?")
+_FOLDERS = re.compile(
+    rf"policy_\d+(/events\.out\.tfevents\.[^/]+)?|{VIDEOS_NAME}(/(eval_\d+\.(mp4|gif)|{_UNFINISHED.pattern}))?"
+)
 
 _log = logging.getLogger(__name__)
 
@@ -104,7 +106,7 @@ def _written_here(entry: Path, folder: Path) -> bool:
     """Whether ``entry``, anywhere below ``folder``, is a file or folder that a run writes there."""
     *parents, name = entry.relative_to(folder).parts
     mode = entry.lstat().st_mode
-    if _OF_POLICY.fullmatch("/".join((*parents, name))):
+    if _FOLDERS.fullmatch("/".join((*parents, name))):
         return stat.S_ISDIR(mode) if not parents else stat.S_ISREG(mode)
     if stat.S_ISDIR(mode):
         return _holds_checkpoints([*parents, name])

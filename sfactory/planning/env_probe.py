@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, Protocol
 import gymnasium
 
 from sfactory.actor.reward_shaping import RewardShaping, default_reward_shaping
-from sfactory.env.factory import EnvFactory
+from sfactory.env.drawing import draw_into_memory, picture_of
+from sfactory.env.factory import IMAGES, EnvFactory
 from sfactory.env.lifecycle import CUDA, close_env, see_gpu_of, see_gpus_of_main
 from sfactory.env.multi_agent import AgentsEnv
 from sfactory.errors import (
@@ -68,12 +69,20 @@ class Probed(NamedTuple):
 
 
 def probe_env(
-    spawner: Spawner, factory: EnvFactory, timeout_s: float, gpus: Sequence[int] = (), timed: bool = False
+    spawner: Spawner,
+    factory: EnvFactory,
+    timeout_s: float,
+    gpus: Sequence[int] = (),
+    timed: bool = False,
+    drawn: bool = False,
 ) -> Probed:
-    """Check the env of ``factory`` on the first of ``gpus``; ``timed``: and time steps. Raises EnvError with a flaw."""
+    """Check the env of ``factory`` on the first of ``gpus``; ``timed``: and time steps; ``drawn``: and draw it once.
+
+    Raises EnvError with a flaw.
+    """
     for worker in range(len(gpus)):
         see_gpu_of(worker, gpus, dict(os.environ))  # refuses those that are not there
-    work = _Examining(factory, timed, os.environ.get(CUDA))
+    work = _Examining(factory, timed, os.environ.get(CUDA), drawn)
     with probing(spawner, factory.name, work, timeout_s, gpus) as received:
         answer: Probed | str = received()
     if isinstance(answer, str):
@@ -187,11 +196,28 @@ class _Examining(NamedTuple):
     factory: EnvFactory
     timed: bool
     visible_gpus: str | None  # CUDA_VISIBLE_DEVICES of main
+    drawn: bool
 
     def __call__(self, tell: Callable[[Any], None], at_end: contextlib.ExitStack) -> Probed:
         if self.factory.device != "cpu" and self.factory.makes_tensors:
             see_gpus_of_main(self.visible_gpus)  # the env is on the device of the network
+        if self.drawn and not self.factory.makes_tensors:  # such a run has no evaluations, and is refused for that
+            self._draw()
         return examine(self.factory, self.timed, at_end)
+
+    def _draw(self) -> None:
+        """Raise EnvError if evaluations cannot be recorded. The env is closed: some packages make one at a time."""
+        name = f"--env={self.factory.name}"
+        draw_into_memory()
+        try:
+            env = self.factory.seeded(0, IMAGES)
+        except EnvError as error:
+            raise EnvError(f'{error}; with --eval_video it is made with render_mode="{IMAGES}"') from error
+        try:
+            env.reset(seed=0)
+            picture_of(env, name, "--eval_video")
+        finally:
+            close_env(env, name)
 
 
 def examine(factory: EnvFactory, timed: bool = False, at_end: contextlib.ExitStack | None = None) -> Probed:

@@ -5,12 +5,14 @@ It has its own env, seeds and copy of the weights, so training gives the same re
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
 
 import torch
 from threadpoolctl import threadpool_limits
@@ -18,12 +20,14 @@ from threadpoolctl import threadpool_limits
 from sfactory.clock import BLOCK_S, Deadline, Every
 from sfactory.config.schema import Config
 from sfactory.env.conversion import BadObservation
-from sfactory.env.factory import EnvFactory
+from sfactory.env.drawing import draw_into_memory
+from sfactory.env.factory import IMAGES, EnvFactory
 from sfactory.env.lifecycle import close_env, see_gpu_of
 from sfactory.errors import SFactoryError
 from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.layout import episodes_of, evaluator_name, learner_name
 from sfactory.messages import TRUE_OBJECTIVE, EpisodeTotals, EvaluationPart
+from sfactory.play.eval_video import EvaluationVideos
 from sfactory.play.player import EnvFailed, Player
 from sfactory.play.rendering import AnyEnv
 from sfactory.seeds import ENV_SEED_BITS, Branch, seed_at, seed_libraries
@@ -41,13 +45,14 @@ _FOR_ENV = 0  # in place of an evaluation's number, which counts from 1: the see
 
 @dataclass(frozen=True)
 class EvaluatorSetup:
-    """Everything an evaluator works with. generation: see ActorSetup."""
+    """Everything an evaluator works with. generation: see ActorSetup. video_folder: None if it records nothing."""
 
     config: Config
     shared: SharedObjects
     evaluator: int
     seed: int
     generation: int
+    video_folder: Path | None = None
 
     @cached_property
     def factory(self) -> EnvFactory:
@@ -78,7 +83,9 @@ class Evaluator:
         self._learner = setup.shared.status.row(learner_name(0))
         self._is_judged = setup.config.checkpoint.best_by_evaluation
         self._deadline: Deadline | None = None
-        self._restarts = self._played = 0
+        self._restarts = self._played = self._env_steps = 0
+        folder = setup.video_folder
+        self._videos = None if folder is None else EvaluationVideos(folder, self._name)
         self._make_env()
         self._due = Every(self._evaluation.eval_interval_sec)
         self._watch = Stopwatch(row)
@@ -95,7 +102,9 @@ class Evaluator:
         presents, candidate, weights = self._setup.evaluator == 0, self._candidate, self._shared.weights[0]
         is_free = candidate.done and (candidate.judged or not self._is_judged)
         if presents and is_free and weights.publications and self._due.due():
-            candidate.present(weights, [self._learner.get(name) for name in COUNTS])
+            counts = {name: self._learner.get(name) for name in COUNTS}
+            candidate.present(weights, list(counts.values()))
+            self._env_steps = int(counts["run_env_steps"])
         if self._candidate_waits:
             self._play()
             return
@@ -127,6 +136,8 @@ class Evaluator:
         self._row.begin_work()
         if self._no_time_left:
             raise _NoTimeLeft
+        if self._videos is not None:
+            self._videos.show(env)
 
     @property
     def _no_time_left(self) -> bool:
@@ -159,9 +170,13 @@ class Evaluator:
     def _play_episodes(self, number: int) -> EpisodeTotals:
         totals, seed = EpisodeTotals(), self._setup.seed_of(number, self._restarts)
         share = episodes_of(self._setup.evaluator, self._shared.layout.evaluators, self._evaluation.eval_episodes)
-        for episode in self._player.episodes(share, _NO_STEP_LIMIT, seed):
-            objective = episode.stats.get(TRUE_OBJECTIVE, math.nan)
-            totals = totals.merged(EpisodeTotals.of(episode.episode_return, episode.length, objective))
+        with contextlib.ExitStack() as first:
+            if self._videos is not None and not self._shared.control.stopping:
+                first.enter_context(self._videos.recording(self._env, self._env_steps))
+            for episode in self._player.episodes(share, _NO_STEP_LIMIT, seed):
+                first.close()  # only one is recorded
+                objective = episode.stats.get(TRUE_OBJECTIVE, math.nan)
+                totals = totals.merged(EpisodeTotals.of(episode.episode_return, episode.length, objective))
         return totals
 
     def _recreate_env(self, error: SFactoryError) -> None:
@@ -188,7 +203,11 @@ def run_evaluator(setup: EvaluatorSetup, row: StatusRow) -> None:
     if single_thread:
         threadpool_limits(1)  # for as long as the process lives, so not used as a context
     seed_libraries(setup.seed_of(_FOR_ENV))
-    evaluator = Evaluator(setup, setup.factory.seeded, row)
+    make: Callable[[int], AnyEnv] = setup.factory.seeded
+    if setup.video_folder is not None:
+        draw_into_memory()
+        make = partial(setup.factory.seeded, render_mode=IMAGES)
+    evaluator = Evaluator(setup, make, row)
     try:
         if single_thread:
             threadpool_limits(1)  # also of libraries that the env has loaded

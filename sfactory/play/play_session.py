@@ -13,14 +13,16 @@ from pathlib import Path
 import torch
 
 from sfactory.config.enjoy import EnjoyConfig
-from sfactory.env.factory import SPANS_FRAMES, EnvFactory, takes_frameskip
+from sfactory.env.drawing import draw_into_memory
+from sfactory.env.factory import IMAGES, SPANS_FRAMES, EnvFactory, takes_frameskip
 from sfactory.env.lifecycle import close_env
 from sfactory.errors import ConfigError, EnvError
 from sfactory.experiment.saved_policy import SavedPolicy
 from sfactory.play.joint_policy import acting_model
 from sfactory.play.player import Player
 from sfactory.play.rendering import AnyEnv, Show, VideoScreen, env_with_window, frames_per_second, show_nothing
-from sfactory.play.video import VideoFile, find_ffmpeg
+from sfactory.play.video import VideoFile
+from sfactory.system.optional_packages import find_ffmpeg
 
 _log = logging.getLogger(__name__)
 
@@ -77,8 +79,8 @@ def _with_frameskip(config: EnjoyConfig, saved: SavedPolicy) -> tuple[EnvFactory
 def _open_env(config: EnjoyConfig, factory: EnvFactory, name: str) -> tuple[AnyEnv, Show]:
     """The env in the render mode that the flags ask for, with its window if it has one."""
     if config.save_video:
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame would look for a display, and complain
-        return factory.either("rgb_array"), show_nothing
+        draw_into_memory()
+        return factory.either(IMAGES), show_nothing
     display = any(os.environ.get(name) for name in _DISPLAYS)
     demanded = config.render == "window"
     if demanded and not display:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import numbers
-import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sfactory.clock import now
-from sfactory.env.lifecycle import close_env, lacks_opengl
+from sfactory.env.drawing import picture_of
+from sfactory.env.lifecycle import close_env
 from sfactory.errors import EnvError, named
-from sfactory.play.video import VideoFile, rgb_frame
+from sfactory.play.video import VideoFile
 
 if TYPE_CHECKING:
     import gymnasium
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     Env = gymnasium.Env[Any, Any]
 AnyEnv: TypeAlias = "Env | AgentsEnv"
 
+SAVE_VIDEO = "--save_video"
 _DEFAULT_FPS = 30.0
 
 # Called after each reset and step of an env. Raises EnvError if the env cannot be drawn.
@@ -47,27 +48,22 @@ class Window:
 class VideoScreen:
     """Writes the first ``most_frames`` frames of the env to a video file."""
 
-    def __init__(self, video: VideoFile, most_frames: int, name: str) -> None:
-        """``name``: what errors call the env."""
-        self._video, self._most_frames, self._name = video, most_frames, name
+    def __init__(self, video: VideoFile, most_frames: int, name: str, flag: str = SAVE_VIDEO) -> None:
+        """``name``: what errors call the env. ``flag``: what has asked for the video."""
+        self._video, self._most_frames, self._name, self._flag = video, most_frames, name, flag
 
     def show(self, env: AnyEnv) -> None:
         """Append the image that ``env.render()`` returns."""
         if self._video.frames >= self._most_frames:
             return
+        picture = picture_of(env, self._name, self._flag)
         try:
-            image = env.render()
-        # Foreign code may raise anything.
-        except Exception as error:
-            fix = "install libEGL (apt install libegl1)" if "mujoco" in sys.modules and lacks_opengl() else "fix that"
-            raise EnvError(
-                f"{self._name}: cannot be drawn for a video: render() raised {named(error)}; {fix}, or leave out "
-                "--save_video"
-            ) from error
-        try:
-            self._video.write(rgb_frame(image))
+            self._video.write(picture)
         except EnvError as error:
-            raise EnvError(f"{self._name}: {error}") from None
+            instead = f"leave out {self._flag}"
+            if self._flag == SAVE_VIDEO:
+                instead = f"end before it with --video_frames={self._video.frames}"
+            raise EnvError(f"{self._name}: {error}, or {instead}") from None
 
 
 def frames_per_second(env: AnyEnv, wanted: float) -> float:

@@ -17,35 +17,22 @@ from types import TracebackType
 from typing import IO
 
 import numpy as np
-import numpy.typing as npt
 
 from sfactory import atomic
-from sfactory.errors import CannotSaveError, EnvError, ResourceError
+from sfactory.env.drawing import Frame
+from sfactory.errors import CannotSaveError, EnvError
 from sfactory.system.operating_system import NAME, POSIX
-from sfactory.system.optional_packages import required
-
-Frame = npt.NDArray[np.uint8]
 
 # Long enough for the second pass over a file of many gigabytes on a slow disk.
 _PATIENCE_S = 300.0
 _KILL_S = 10.0
 # The only pixel format that plays everywhere is yuv420p, which needs even sizes.
-_OUTPUT = (
-    "-vf pad=ceil(iw/2)*2:ceil(ih/2)*2 -c:v libx264 -pix_fmt yuv420p -crf 18 -preset veryfast -movflags +faststart "
-    "-f mp4"
-)
-
-
-def find_ffmpeg() -> str:
-    """Path of the ffmpeg to use; IMAGEIO_FFMPEG_EXE, if set, names another. Raises ConfigError without the
-    package that looks for it, and ResourceError if there is none."""
-    package = required("imageio_ffmpeg", "--save_video=True", "video")
-    try:
-        return str(package.get_ffmpeg_exe())
-    except RuntimeError as error:
-        raise ResourceError(
-            f"--save_video=True: imageio-ffmpeg has no ffmpeg for this machine ({error}); install ffmpeg"
-        ) from error
+_EVEN = "pad=ceil(iw/2)*2:ceil(ih/2)*2"
+_OUTPUT = "-c:v libx264 -pix_fmt yuv420p -preset veryfast -movflags +faststart -f mp4"
+_LARGE = f"-vf {_EVEN} -crf 18 {_OUTPUT}"
+# Beside training: on one thread, as the others have work.
+_SMALL = rf"-vf scale=min(640\,iw):-2,{_EVEN} -crf 26 -threads 1 {_OUTPUT}"
+_GIF = r"-vf fps=10,scale=min(240\,iw):-1 -frames:v 150 -fs 2M -threads 1 -f gif"
 
 
 class VideoFile:
@@ -57,11 +44,16 @@ class VideoFile:
     killed if it is stuck, or if its video is thrown away.
     """
 
-    def __init__(self, path: Path, fps: float, ffmpeg: str, patience_s: float = _PATIENCE_S) -> None:
-        """patience_s: how long ffmpeg may read nothing, or take to end after the last frame, before it is stuck."""
+    def __init__(
+        self, path: Path, fps: float, ffmpeg: str, patience_s: float = _PATIENCE_S, small: bool = False
+    ) -> None:
+        """patience_s: how long ffmpeg may read nothing, or take to end after the last frame, before it is stuck.
+
+        small: at most 640 pixels wide; the first 15 s are a GIF beside it, too, of at most 240 pixels and 2 MB.
+        """
         self.path = path
         self.frames = 0
-        self._fps, self._ffmpeg, self._patience_s = fps, ffmpeg, patience_s
+        self._fps, self._ffmpeg, self._patience_s, self._small = fps, ffmpeg, patience_s, small
         self._shape: tuple[int, ...] = ()
         self._process: subprocess.Popen[bytes] | None = None
         self._messages: IO[bytes] | None = None
@@ -80,7 +72,7 @@ class VideoFile:
             sizes = [f"{shape[1]} x {shape[0]}" for shape in (frame.shape, self._shape)]
             raise EnvError(
                 f"frame {self.frames + 1} is {sizes[0]} pixels where those before were {sizes[1]}: a video has one "
-                f"size; correct the env's render(), or end before it with --video_frames={self.frames}"
+                "size; correct the env's render()"
             )
         try:
             self._send(process, np.ascontiguousarray(frame).reshape(-1).data)
@@ -101,22 +93,23 @@ class VideoFile:
                 raise self._failed(status)
 
     def _start(self, shape: tuple[int, ...]) -> subprocess.Popen[bytes]:
-        """Start ffmpeg, from raw frames on its stdin to an mp4 in the temporary file."""
+        """Start ffmpeg, from raw frames on its stdin to temporary files."""
         if not POSIX:
             raise CannotSaveError(f"video {self.path}: videos are written on Linux and macOS, and this is {NAME}")
         height, width = shape[:2]
         raw = f"-f rawvideo -pixel_format rgb24 -video_size {width}x{height} -framerate {self._fps} -i pipe:0"
         try:
-            file = self._stack.enter_context(atomic.replacing(self.path))
+            outputs = {self.path: _SMALL, self.path.with_suffix(".gif"): _GIF} if self._small else {self.path: _LARGE}
+            files = [self._stack.enter_context(atomic.replacing(path)).fileno() for path in outputs]
             self._messages = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-            output = f"/dev/fd/{file.fileno()}"
+            words = [f"{options} /dev/fd/{file}" for file, options in zip(files, outputs.values(), strict=True)]
             process = subprocess.Popen(
-                [self._ffmpeg, "-loglevel", "error", "-y", *raw.split(), *_OUTPUT.split(), output],
+                [self._ffmpeg, "-loglevel", "error", "-y", *raw.split(), *" ".join(words).split()],
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=self._messages,
-                pass_fds=(file.fileno(),),
+                pass_fds=files,
                 start_new_session=True,
             )
         except OSError as error:
@@ -176,22 +169,3 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         # If it hangs in the kernel, on a disk that does not answer, it ends only when the disk answers.
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_KILL_S)
-
-
-def rgb_frame(image: object) -> Frame:
-    """Convert a picture of render(), also a grey or transparent one, to [H, W, 3] uint8; else raises EnvError."""
-    if image is None:
-        raise EnvError(
-            'render() returned None: the env draws nothing with render_mode="rgb_array"; its factory must take '
-            "render_mode and pass it on"
-        )
-    frame = np.asarray(image)
-    if frame.ndim == 2:
-        frame = frame[:, :, None]
-    channels = frame.shape[2] if frame.ndim == 3 else 0
-    if frame.dtype != np.uint8 or channels not in (1, 3, 4) or frame.size == 0:
-        raise EnvError(
-            f"render() returned a {type(image).__name__} of shape {np.shape(frame)} and dtype {frame.dtype}; "
-            'render_mode="rgb_array" wants an array [height, width, 3] of uint8'
-        )
-    return np.repeat(frame, 3, axis=2) if channels == 1 else frame[:, :, :3]

@@ -9,6 +9,8 @@ from functools import reduce
 
 from sfactory.messages import EpisodeTotals, EvaluationPart
 
+VIDEO = "eval/video"  # what trackers call the video of an evaluation
+
 
 @dataclass(frozen=True)
 class EvaluationReport:

@@ -88,6 +88,9 @@ class Observer:
         """A row of metrics.jsonl was written; unknown numbers are None. Return False to end the run as a limit does."""
         return None
 
+    def on_video(self, path: Path, env_steps: int) -> None:
+        """With --eval_video: an mp4 of an evaluation, of the policy after so many env steps, is in the run's folder."""
+
     def on_stop(self, outcome: Outcome) -> None:
         """The session has ended in any way, unless main itself was killed. Called only after ``on_init``."""
 
@@ -174,6 +177,10 @@ class Observers:
         for name, observer in list(self._observers.items()):
             answer = self._call(name, "on_report", partial(_wants_to_continue, observer, row))
             self.enough = self.enough or (answer is False and not last)
+
+    def on_video(self, path: Path, env_steps: int) -> None:
+        """Call ``on_video``."""
+        self._call_all("on_video", lambda observer: observer.on_video(path, env_steps))
 
     def end(self, outcome: Outcome) -> Outcome:
         """Call ``on_stop`` if ``begin`` was called; returns the outcome, which a failed observer changes."""

@@ -6,15 +6,17 @@ import math
 from dataclasses import replace
 
 from sfactory.clock import Every, now
-from sfactory.config.saved_config import METRICS_NAME
+from sfactory.config.saved_config import METRICS_NAME, VIDEOS_NAME
 from sfactory.config.schema import Config
 from sfactory.errors import SFactoryError
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
 from sfactory.experiment.summary import Outcome, Result
+from sfactory.play.eval_video import VideoFolder
 from sfactory.report.bottleneck import Advisor, Load, LoadMeter
 from sfactory.report.collector import ReportCollector
 from sfactory.report.console import Console
+from sfactory.report.eval_results import VIDEO
 from sfactory.report.matches import MatchTable
 from sfactory.report.observers import Observers
 from sfactory.report.progress import Progress
@@ -53,6 +55,7 @@ class Reporter:
         self._writers: list[MetricsWriter | TensorBoard] = [MetricsWriter(rundir.path / METRICS_NAME)]
         if report.with_tensorboard:
             self._writers.append(TensorBoard(rundir.path, report.flush_summaries_interval, config))
+        self._videos = VideoFolder(rundir.path / VIDEOS_NAME) if config.evaluation.records else None
         self._line_due = Every(report.report_interval_sec)
         self._row_due = Every(report.experiment_summaries_interval)
         self._announced = False
@@ -170,3 +173,7 @@ class Reporter:
                 self._candidate.tell_mean(number, -math.inf if mean is None else mean)
             self._write(evaluation.scalars(), last)
             self._console.message(str(evaluation))
+            for video, env_steps in self._videos.new() if self._videos else ():
+                for writer in self._writers:
+                    writer.show(env_steps, VIDEO, video.with_suffix(".gif"))
+                self._observers.on_video(video, env_steps)

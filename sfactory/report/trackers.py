@@ -1,8 +1,9 @@
 """Observers that send a run to experiment trackers: ``--observers wandb``, ``mlflow``, ``trackio``.
 
 Each is configured by the variables of its own package (WANDB_PROJECT, MLFLOW_TRACKING_URI, ...); without
-them its project is ``sfactory``. Every row of metrics.jsonl is sent, over env steps, and the settings once. A resumed
-run goes on where it was. A tracker that fails while the run trains loses rows, which is logged; the run goes on.
+them its project is ``sfactory``. Every row of metrics.jsonl is sent, over env steps, videos of evaluations, and the
+settings once. A resumed run goes on where it was. A tracker that fails while the run trains loses rows or videos, which
+is logged; the run goes on.
 
 NOTE [Calls of trackers]: each tracker has a thread that makes all calls of its package, in order. Main never waits for
 a row. It waits for the begin and the end of a tracker's run, for TIMEOUTS.tracker seconds at most.
@@ -16,14 +17,16 @@ import queue
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 from sfactory import atomic
 from sfactory.clock import TIMEOUTS
 from sfactory.config.flags import value_text, values_of
-from sfactory.config.saved_config import RUN_NAME
+from sfactory.config.saved_config import RUN_NAME, VIDEOS_NAME
 from sfactory.errors import ResourceError, named
 from sfactory.experiment.summary import Outcome
+from sfactory.report.eval_results import VIDEO
 from sfactory.report.observers import Observer, RunFacts
 from sfactory.system.optional_packages import required
 
@@ -42,7 +45,7 @@ class Tracker(Observer):
     def __init__(self) -> None:
         """Raises ConfigError without the package."""
         self._api: Any = required(self.package, f"the observer {type(self).__name__}", self.package)
-        self._warned = False
+        self._warned = set[str]()
         self._calls: queue.SimpleQueue[tuple[Callable[[], None], Future[None]] | None] = queue.SimpleQueue()
 
     def _call(self) -> None:
@@ -80,19 +83,26 @@ class Tracker(Observer):
     def on_report(self, row: Mapping[str, float | None]) -> None:
         """Send a row, without its unknown numbers."""
         numbers = {name: value for name, value in row.items() if value is not None}
+        self._send("rows", lambda: self.send(numbers, int(numbers["env_steps"])))
+
+    def on_video(self, path: Path, env_steps: int) -> None:
+        """Send a video."""
+        self._send("videos", lambda: self.send_video(path, env_steps))
+
+    def _send(self, what: str, call: Callable[[], None]) -> None:
+        def look(sent: Future[None]) -> None:
+            if (error := sent.exception()) is not None:
+                self._warn(what, named(error))
+
         if self._calls.qsize() < _MOST_WAITING:
-            self._submit(lambda: self.send(numbers, int(numbers["env_steps"]))).add_done_callback(self._look)
+            self._submit(call).add_done_callback(look)
         else:
-            self._warn(f"it has not taken the last {_MOST_WAITING}")
+            self._warn(what, f"it has not taken the last {_MOST_WAITING} rows")
 
-    def _look(self, sent: Future[None]) -> None:
-        if (error := sent.exception()) is not None:
-            self._warn(named(error))
-
-    def _warn(self, cause: str) -> None:
-        if not self._warned:
-            self._warned = True
-            _log.warning("%s: rows are lost: %s; training continues", self.package, cause)
+    def _warn(self, what: str, cause: str) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            _log.warning("%s: %s are lost: %s; training continues", self.package, what, cause)
 
     def on_stop(self, outcome: Outcome) -> None:
         """Send what is left, and how the run ended."""
@@ -110,6 +120,10 @@ class Tracker(Observer):
 
     def send(self, numbers: Mapping[str, float], env_steps: int) -> None:
         """Send one row."""
+        raise NotImplementedError
+
+    def send_video(self, path: Path, env_steps: int) -> None:
+        """Send the mp4 at ``path``."""
         raise NotImplementedError
 
     def end(self, outcome: Outcome) -> None:
@@ -136,6 +150,10 @@ class WandbTracker(Tracker):
     def send(self, numbers: Mapping[str, float], env_steps: int) -> None:
         """See ``Tracker``."""
         self._run.log(dict(numbers))
+
+    def send_video(self, path: Path, env_steps: int) -> None:
+        """See ``Tracker``."""
+        self._run.log({VIDEO: self._api.Video(str(path), format="mp4"), "env_steps": env_steps})
 
     def end(self, outcome: Outcome) -> None:
         """See ``Tracker``."""
@@ -166,6 +184,10 @@ class MlflowTracker(Tracker):
         """See ``Tracker``."""
         self._api.log_metrics(dict(numbers), step=env_steps, run_id=self._run)
 
+    def send_video(self, path: Path, env_steps: int) -> None:
+        """See ``Tracker``. It is an artifact, which MLflow shows by its name."""
+        self._client.log_artifact(self._run, str(path), VIDEOS_NAME)
+
     def end(self, outcome: Outcome) -> None:
         """See ``Tracker``."""
         status = {"done": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}[outcome.status]
@@ -187,6 +209,10 @@ class TrackioTracker(Tracker):
     def send(self, numbers: Mapping[str, float], env_steps: int) -> None:
         """See ``Tracker``."""
         self._run.log(dict(numbers), step=env_steps)
+
+    def send_video(self, path: Path, env_steps: int) -> None:
+        """See ``Tracker``."""
+        self._run.log({VIDEO: self._api.Video(str(path), format="mp4")}, step=env_steps)
 
     def end(self, outcome: Outcome) -> None:
         """See ``Tracker``."""

@@ -99,6 +99,9 @@ class MetricsWriter(_RecordFile):
         row = {"time": time_of_day, **numbers_of(env_steps, scalars)}
         self.append(json.dumps(row, allow_nan=False).encode() + b"\n")
 
+    def show(self, env_steps: int, name: str, gif: Path) -> None:
+        """Nothing: rows have numbers alone."""
+
 
 def numbers_of(env_steps: int, scalars: Scalars) -> dict[str, float | None]:
     """The content of a row except the time of day; None for numbers that are not finite."""
@@ -139,6 +142,10 @@ class TensorBoard:
                 writer.write(env_steps, {name.removeprefix(prefix): value for name, value in own.items()})
         self._of_run.write(env_steps, left)
 
+    def show(self, env_steps: int, name: str, gif: Path) -> None:
+        """See TensorBoardWriter."""
+        self._of_run.show(env_steps, name, gif)
+
     def close(self) -> None:
         """See TensorBoardWriter."""
         for writer in (self._of_run, *self._of_policies.values()):
@@ -146,7 +153,7 @@ class TensorBoard:
 
 
 class TensorBoardWriter(_RecordFile):
-    """A TensorBoard event file of scalars over env steps, one per session."""
+    """A TensorBoard event file of scalars and pictures over env steps, one per session."""
 
     def __init__(self, directory: Path, flush_secs: float) -> None:
         """Rows reach the file every ``flush_secs`` seconds and at ``close``."""
@@ -175,6 +182,18 @@ class TensorBoardWriter(_RecordFile):
         self._pending.append(self._record(wall_time=_wall_time_s(), step=env_steps, summary=summary))
         if time.monotonic() - self._flushed_at >= self._flush_secs:
             self._flush()
+
+    def show(self, env_steps: int, name: str, gif: Path) -> None:
+        """Add a picture, which may move; a file that is not there is logged."""
+        try:
+            data = atomic.read_bytes(gif)
+            width, height = struct.unpack_from("<HH", data, len("GIF89a"))
+        except (OSError, struct.error) as error:
+            _log.warning("%s is not in TensorBoard: %s", gif, error)
+            return
+        image = self._summaries.Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=data)
+        summary = self._summaries.Summary(value=[self._summaries.Summary.Value(tag=name, image=image)])
+        self._pending.append(self._record(wall_time=_wall_time_s(), step=env_steps, summary=summary))
 
     def describe(self, values: Mapping[str, object]) -> None:
         """Add all flags as a text, those that people vary as hyperparameters, and a layout of charts."""

@@ -23,7 +23,7 @@ import numpy as np
 
 from sfactory import __version__, atomic
 from sfactory.config.hyperparameters import is_number
-from sfactory.config.saved_config import LOG_NAME
+from sfactory.config.saved_config import LOG_NAME, VIDEOS_NAME
 from sfactory.errors import SFactoryError
 from sfactory.experiment.summary import finite
 from sfactory.pbt.event_log import EVENT_LOG_NAME
@@ -76,6 +76,7 @@ _LOG_BYTES, _MOST_LINES = 1 << 18, 100
 _POINTS, _RESAMPLES = 200, 400  # of a curve; of a band, which is drawn and not read
 _LAST_ROWS = 20  # have all names: rows of evaluations have others
 _MOST_EMBEDDED = 8 << 20  # bytes of videos
+_MOST_EVALUATIONS = 8  # of a run of which videos are shown
 
 VideoUrl = Callable[[int, Path], str]
 
@@ -123,8 +124,12 @@ def data_of(paths: Sequence[Path], video_url: VideoUrl, serving: bool = False) -
 
 
 def videos_of(run_dir: Path) -> list[Path]:
-    """The videos that enjoy has written into the folder of a run."""
-    return sorted(path for path in run_dir.glob("*.mp4") if path.is_file() and not path.is_symlink())
+    """Those that enjoy has written into the folder of a run, then the last of evaluations, the newest first."""
+    of_enjoy, of_evaluations = (
+        sorted(path for path in run_dir.glob(where) if path.is_file() and not path.is_symlink())
+        for where in ("*.mp4", f"{VIDEOS_NAME}/*.mp4")
+    )
+    return [*of_enjoy, *of_evaluations[::-1][:_MOST_EVALUATIONS]]
 
 
 def embedded_or_linked(target: Path) -> VideoUrl:

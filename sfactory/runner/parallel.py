@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from sfactory.config.population_rules import learning_policies
+from sfactory.config.saved_config import VIDEOS_NAME
 from sfactory.experiment.summary import Outcome
 from sfactory.ranks.place import START_S
 from sfactory.runner.context import Executor, RunContext
@@ -34,6 +35,7 @@ class ParallelExecutor(Executor):
             config_of=None if self._pbt_driver is None else self._pbt_driver.config_of,
             log_path=run_dir.log_path if config.report.log_to_file else None,
             place=context.place,
+            video_folder=run_dir.path / VIDEOS_NAME if config.evaluation.records else None,
         )
         self._group = ProcessGroup(context.spawner, shared, workload)
         step_s, reset_s = config.sampling.step_timeout_seconds, config.sampling.reset_timeout_seconds

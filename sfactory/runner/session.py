@@ -192,7 +192,7 @@ class Session:
         limit_s, gpus = sampling.reset_timeout_seconds, sampling.actor_worker_gpus
         for_inference = steps_are_timed(config)
         timed = for_inference or depends_on_step_time(self._resolved)
-        probed = probe_env(self._spawner, factory, limit_s, gpus, timed=timed)
+        probed = probe_env(self._spawner, factory, limit_s, gpus, timed, drawn=config.evaluation.records)
         self._resolved = fitted_to_env(self._resolved, probed, device)
         config = self._config
         spec, step_us = probed.spec.for_model(config.model), probed.step_us if for_inference else None

@@ -119,7 +119,7 @@ class Workload:
 
     generation: env steps at the start; makes the seeds of sessions differ. checkpoint_dirs: of each policy; None if
     nothing is saved. config_of: configs of learners, if they differ. log_path: a file to log to, beside stderr.
-    place: among ranks.
+    place: among ranks. video_folder: for videos of evaluations, of which the first evaluator makes some; None: no.
     """
 
     config: Config
@@ -131,6 +131,7 @@ class Workload:
     config_of: Callable[[int], Config] | None = None
     log_path: Path | None = None
     place: Place = ONE_RANK
+    video_folder: Path | None = None
 
 
 class ProcessGroup:
@@ -161,7 +162,9 @@ class ProcessGroup:
         for index in range(len(layout.policy_worker_names)):
             self._start_policy_worker(index)
         for evaluator, name in enumerate(layout.evaluator_names):
-            self._start(name, run_evaluator, EvaluatorSetup(work.config, shared, evaluator, work.seed, work.generation))
+            folder = None if evaluator else work.video_folder
+            evaluation = EvaluatorSetup(work.config, shared, evaluator, work.seed, work.generation, folder)
+            self._start(name, run_evaluator, evaluation)
         self.start_actors()
 
     def start_actors(self) -> None:

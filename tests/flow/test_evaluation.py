@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from sfactory.checkpoint.directory import CheckpointDir
+from tests.support.decoder import decode
 from tests.support.long import LONG
 from tests.support.process_states import HEADING, ask
 from tests.support.trainer import BANDIT, ENDLESS, RunTrainer, TrainerRun, learned_by
@@ -33,8 +34,9 @@ def plays(run: TrainerRun, name: str) -> bool:
 
 
 def test_newest_policy_is_evaluated_every_second_by_other_processes(run_trainer: RunTrainer) -> None:
-    best: dict[str, Any] = {"save_best_metric": "eval_return", "save_best_after": 0}
-    run = run_trainer(train_for_env_steps=ENDLESS, eval_interval_sec=1, eval_workers=2, eval_episodes=5, **best)
+    more: dict[str, Any] = {"save_best_metric": "eval_return", "save_best_after": 0, "with_tensorboard": True}
+    evaluating = {"eval_interval_sec": 1, "eval_workers": 2, "eval_episodes": 5, "eval_video": True}
+    run = run_trainer(train_for_env_steps=ENDLESS, **evaluating, **more)
     run.wait_until(lambda: len(evaluations(run)) >= 3)
     processes = run.processes()
     evaluators = {name for name in processes if "eval" in name}
@@ -67,6 +69,12 @@ def test_newest_policy_is_evaluated_every_second_by_other_processes(run_trainer:
     saved = loaded.payload["best_objective"], loaded.payload["train_step"]
     means = [(row["eval/episode_return_mean"], row["eval/policy_version"]) for row in rows]
     assert saved in [max(judged, key=lambda each: each[0]) for judged in (means[:-1], means)]
+
+    videos = sorted(run.run_dir.glob("videos/eval_*.mp4"))
+    (events,) = run.run_dir.glob("events.out.tfevents.*")
+    assert len(videos) >= 2
+    assert events.read_bytes().count(b"eval/video") == len(videos)
+    assert all(2 <= len(decode(path).pictures) <= 501 for path in videos)
 
     # A resumed run keeps the last evaluation until there is another.
     limit = run.result()["env_steps"] + 2000

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sfactory.play.video import find_ffmpeg
+from sfactory.system.optional_packages import find_ffmpeg
 from tests.support.source import ROOT
 
 IMITATE = [sys.executable, str(ROOT / "tests" / "support" / "other_system.py")]

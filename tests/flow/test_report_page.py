@@ -14,8 +14,9 @@ import pytest
 from scripts.chromium import PROGRAM, Chromium
 from sfactory import report_page
 from sfactory.errors import ExitCode
-from sfactory.play.video import VideoFile, find_ffmpeg
+from sfactory.play.video import VideoFile
 from sfactory.results.server import LivePage, PageServer
+from sfactory.system.optional_packages import find_ffmpeg
 from tests.support.processes import eventually
 from tests.support.trainer import RunTrainer
 

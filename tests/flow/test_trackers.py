@@ -8,6 +8,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -20,7 +21,7 @@ from sfactory.errors import ExitCode, ResourceError
 from sfactory.report import trackers
 from sfactory.report.trackers import MlflowTracker, Tracker, TrackioTracker, WandbTracker
 from tests.support.long import LONG
-from tests.support.trainer import MORE_STEPS, RunTrainer, TrainerRun
+from tests.support.trainer import ENDLESS, MORE_STEPS, RunTrainer, TrainerRun
 
 STEPS = 20_000
 RETURN = "train/episode_return_mean"
@@ -87,6 +88,35 @@ def test_trackio_keeps_all_rows_and_settings_on_this_machine(
         (row["env_steps"], row[RETURN]) for row in run.metrics() if row.get(RETURN) is not None
     }
     assert json.loads(settings)["env"] == "CartPole-v1"
+
+
+@LONG
+def test_all_trackers_get_videos_of_evaluations(
+    run_trainer: RunTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = [kind for kind in (WandbTracker, MlflowTracker, TrackioTracker) if find_spec(kind.package)]
+    if not kinds:
+        pytest.skip("no tracker is installed")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    monkeypatch.chdir(tmp_path)  # where MLflow keeps artifacts
+    flags: dict[str, Any] = {"eval_interval_sec": 0.5, "eval_episodes": 1, "eval_video": True}
+
+    observers = tuple(f"{kind.__module__}:{kind.__qualname__}" for kind in kinds)
+    run = run_trainer(train_for_env_steps=ENDLESS, observers=observers, **flags)
+    run.wait_until(lambda: len(list(run.run_dir.glob("videos/*.mp4"))) >= 2)
+    run.stop()
+
+    made = {path.read_bytes() for path in run.run_dir.glob("videos/*.mp4")}
+    kept = {
+        WandbTracker: run.run_dir.glob("wandb/offline-run-*/files/media/**/*.mp4"),
+        MlflowTracker: Path().glob("**/artifacts/videos/*.mp4"),
+        TrackioTracker: (tmp_path / "trackio").glob("**/*.mp4"),
+    }
+    for kind in kinds:
+        assert {path.read_bytes() for path in kept[kind]} == made, kind
+    assert "are lost" not in run.stderr
 
 
 class Hanging(Tracker):
@@ -157,14 +187,24 @@ def test_a_tracker_that_fails_loses_rows_and_says_so_once(
                 raise ConnectionError("no network")
             sent.append(numbers)
 
+        def send_video(self, path: Path, env_steps: int) -> None:
+            raise OSError("no such file")
+
     tracker = Failing()
     tracker.on_init(facts_in(tmp_path))
     for steps in (0, 1, 2):
         tracker.on_report({"env_steps": steps, "a": 1.0, "unknown": None})
+        tracker.on_video(tmp_path / "eval_1.mp4", steps)
     tracker.on_stop(Mock())
 
     assert sent == [{"env_steps": 0, "a": 1.0}]
-    assert [record.message.partition(":")[0] for record in caplog.records] == ["json", "json"]
+    texts = [record.message.rpartition("; ")[0] for record in caplog.records]
+    assert texts[:2] == [
+        "json: videos are lost: OSError: no such file",
+        "json: rows are lost: ConnectionError: no network",
+    ]
+    assert len(texts) == 3
+    assert "could not end" in caplog.text
     monkeypatch.setattr(Failing, "package", "no_such_tracker")
     with pytest.raises(Exception, match="pip install"):
         Failing()

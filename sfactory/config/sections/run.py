@@ -146,6 +146,17 @@ class EvaluationConfig:
     eval_workers: int = flag(1, "processes that play the episodes of an evaluation", ge=1, le=64)
     eval_episodes: int = flag(10, "whole episodes of one evaluation, over all its workers", ge=1)
     eval_deterministic: bool = flag(True, "take the most probable action; False samples actions as training does")
+    eval_video: bool = flag(
+        False,
+        "record the first episode of an evaluation, up to 1,500 frames or a minute of drawing, in the run's folder "
+        "videos, and hand it to TensorBoard and the trackers in use (docs/report.md#videos); again after a tenth more "
+        "env steps, so that about 25 come with each tenfold, and all are kept; needs the extra video",
+    )
+
+    @property
+    def records(self) -> bool:
+        """Whether there are videos of evaluations."""
+        return self.eval_video and self.eval_interval_sec > 0
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ def fill(path: Path, mark: str, experiment: str = "exp") -> None:
     (path / "policy_0").mkdir(exist_ok=True)
     (path / "policy_0" / "events.out.tfevents.1700000000.host.1").write_bytes(b"\0")
     (path / ".tmp-12-0123456789ab").write_bytes(b"half")
+    write_files(path / "videos", dict.fromkeys(("eval_000000000100.mp4", "eval_000000000100.gif"), mark))
     directory = CheckpointDir(path / "checkpoint_p0", keep=2)
     payload = {"w": torch.ones(2)}
     directory.save(payload, 2, 200)
@@ -150,8 +151,8 @@ def test_a_removal_that_was_cut_short_is_continued(tmp_path: Path) -> None:
     for path in half_gone.rglob("*"):
         if path.is_file() and path.name != ".lock":
             path.unlink()
-    shutil.rmtree(half_gone / "checkpoint_p0")
-    shutil.rmtree(half_gone / "policy_0")
+    for folder in ("checkpoint_p0", "policy_0", "videos"):
+        shutil.rmtree(half_gone / folder)
     assert again(tmp_path, "overwrite", "fourth") == half_gone
 
     assert folders(tmp_path) == {"exp": "fourth", "exp_overwritten": "third"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -215,3 +216,35 @@ def test_gpus_beyond_those_that_are_visible_are_refused(spawner: Spawner, monkey
 
     with pytest.raises(EnvError, match=r"--actor_worker_gpus: there is no GPU 2 within CUDA_VISIBLE_DEVICES='4,5'"):
         probe_env(spawner, factory_of("chatty"), BOUND_S, (0, 2))
+
+
+def undrawable(render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
+    if render_mode is not None:
+        raise ValueError("it has no pictures")
+    return chatty()
+
+
+@pytest.mark.parametrize(
+    ("env", "text"),
+    [
+        ("vector:CartPole-v1", ""),
+        ("tests.support.drawn_env:Drawn", ""),
+        (f"{HERE}:chatty", "render() raised NotImplementedError; fix that, or leave out --eval_video"),
+        ("tests.support.drawn_env:BadPainter", "render() raised RuntimeError: out of paint"),
+        (f"{HERE}:undrawable", 'with --eval_video it is made with render_mode="rgb_array"'),
+    ],
+)
+def test_an_env_of_which_no_video_can_be_made_is_refused(env: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SDL_VIDEODRIVER", "MUJOCO_GL"):
+        monkeypatch.setenv(name, os.environ.get(name, "dummy"))
+    examining = env_probe._Examining(EnvFactory(env), False, None, True)
+
+    with contextlib.ExitStack() as at_end:
+        if not text:
+            assert isinstance(examining(lambda answer: None, at_end), env_probe.Probed)
+            return
+        with pytest.raises(EnvError) as caught:
+            examining(lambda answer: None, at_end)
+
+    assert text in str(caught.value)
+    assert str(caught.value).startswith(f"--env={env}: ")

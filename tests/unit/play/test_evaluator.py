@@ -8,6 +8,7 @@ import logging
 import math
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from sfactory.seeds import Branch
 from sfactory.shared.control import Stop
 from sfactory.shared.objects import SharedObjects
 from sfactory.shared.status import State
+from tests.support.decoder import decode
 from tests.support.parts import SCALAR, small_run
 from tests.support.scripted_env import ScriptedEnv
 
@@ -56,14 +58,16 @@ class Run:
     def publish(self, version: int) -> None:
         self.shared.weights[0].publish(self._flat.to_host(), version)
 
-    def setup(self, evaluator: int = 0, seed: int = 1, generation: int = 0) -> EvaluatorSetup:
-        return EvaluatorSetup(self.config, self.shared, evaluator, seed, generation)
+    def setup(
+        self, evaluator: int = 0, seed: int = 1, generation: int = 0, videos: Path | None = None
+    ) -> EvaluatorSetup:
+        return EvaluatorSetup(self.config, self.shared, evaluator, seed, generation, videos)
 
-    def evaluator(self, *envs: ScriptedEnv, evaluator: int = 0, seed: int = 1) -> Evaluator:
+    def evaluator(self, *envs: ScriptedEnv, evaluator: int = 0, seed: int = 1, videos: Path | None = None) -> Evaluator:
         """``envs``: made in this order."""
         made = iter(envs)
         row = self.shared.status.row(f"sf-eval-{evaluator}")
-        return Evaluator(self.setup(evaluator, seed), lambda seed: next(made), row)
+        return Evaluator(self.setup(evaluator, seed, videos=videos), lambda seed: next(made), row)
 
     def parts(self) -> list[EvaluationPart]:
         return [part for part in self.shared.actors_to_main.get(0) if isinstance(part, EvaluationPart)]
@@ -87,6 +91,35 @@ def test_an_evaluation_is_of_whole_episodes_of_the_newest_version() -> None:
     (part,) = run.parts()
     assert (part.evaluator, part.number, part.policy_version) == (0, 1, 5)
     assert part.totals == EpisodeTotals(3, 3, sum(RETURNS), min(RETURNS), max(RETURNS), 9, 0, 0.0)
+
+
+def test_the_first_episode_is_recorded_under_the_env_steps_of_its_weights(tmp_path: Path) -> None:
+    class Drawn(ScriptedEnv):
+        """Can be drawn."""
+
+        def render(self) -> Any:
+            return np.full((8, 8, 3), 100, np.uint8)
+
+    class Failing(Drawn):
+        """Fails in its second step, for which it is replaced."""
+
+        def step(self, action: int) -> Any:
+            if self.taken:
+                raise OSError("the simulator is gone")
+            return super().step(action)
+
+    run = Run(0)
+    row = run.shared.status.row("sf-learner-0")
+    evaluator = run.evaluator(Failing(SCRIPT), Drawn(SCRIPT * 3), videos=tmp_path)
+    for env_steps in (500, 520, 550):
+        row.set("run_env_steps", env_steps)
+        evaluator.turn(0)
+
+    assert [part.totals.episodes for part in run.parts()] == [3, 3, 3]
+    assert {path.name: len(decode(path).pictures) for path in sorted(tmp_path.glob("*.mp4"))} == {
+        "eval_000000000500.mp4": 1 + SCRIPT[0][0],
+        "eval_000000000550.mp4": 1 + SCRIPT[0][0],
+    }
 
 
 @pytest.mark.parametrize(("interval", "versions"), [(1e-6, ()), (1e6, (0,))])
@@ -210,7 +243,7 @@ def test_an_evaluator_closes_its_env_at_the_end(monkeypatch: pytest.MonkeyPatch)
     env = ScriptedEnv(SCRIPT)
 
     class Scripted(EnvFactory):
-        def seeded(self, seed: int) -> ScriptedEnv:
+        def seeded(self, seed: int, render_mode: str | None = None) -> ScriptedEnv:
             return env
 
     run = Run(0)

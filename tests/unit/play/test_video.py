@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from sfactory.env.drawing import rgb_frame
 from sfactory.errors import CannotSaveError, ConfigError, EnvError
-from sfactory.play.video import VideoFile, find_ffmpeg, rgb_frame
+from sfactory.play.video import VideoFile
+from sfactory.system.optional_packages import find_ffmpeg
 from tests.support.decoder import decode
 
 

@@ -60,9 +60,10 @@ def test_all_observers_are_called_in_order_and_every_method_is_optional() -> Non
     observers.on_start()
     observers.on_training_step(PROGRESS)
     assert observers.extra_summaries(()) == {}
+    observers.on_video(Path("eval.mp4"), 10)
     outcome = observers.end(DONE)
 
-    calls = ["on_init", "on_start", "on_training_step", "extra_summaries", "on_stop"]
+    calls = ["on_init", "on_start", "on_training_step", "extra_summaries", "on_video", "on_stop"]
     assert calls_of(first) == calls_of(second) == calls
     assert outcome == DONE
     for observer in (first, second):

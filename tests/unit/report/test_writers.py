@@ -67,6 +67,23 @@ def test_rows_are_readable_at_once_and_a_resumed_run_appends(tmp_path: Path) -> 
     assert [row["env_steps"] for row in rows(path)] == [1000, 2000, 3000]
 
 
+def test_a_picture_that_moves_is_an_image_of_tensorboard(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    gif = tmp_path / "eval.gif"
+    gif.write_bytes(b"GIF89a" + struct.pack("<HH", 64, 48) + b"and so on")
+    writer = TensorBoard(tmp_path, 3600.0, config_of({"env": "CartPole-v1"}))
+
+    for path in (gif, tmp_path / "none.gif"):
+        writer.show(100, "eval/video", path)
+    writer.close()
+
+    (file,) = tmp_path.glob("events.out.tfevents.*")
+    *_, event = events_of(file)
+    (value,) = event.summary.value
+    assert (event.step, value.tag) == (100, "eval/video")
+    assert (value.image.width, value.image.height, value.image.encoded_image_string) == (64, 48, gif.read_bytes())
+    assert caplog.text.count("none.gif is not in TensorBoard") == 1
+
+
 @pytest.mark.parametrize(("whole_rows", "torn"), [(0, 9), (2000, 9), (1, 65_535), (1, 65_536), (1, 200_000)])
 def test_a_torn_row_is_removed(tmp_path: Path, whole_rows: int, torn: int) -> None:
     path = tmp_path / "metrics.jsonl"

@@ -173,6 +173,18 @@ def test_few_videos_are_embedded_and_others_linked(monkeypatch: pytest.MonkeyPat
     assert [video["url"] for video in videos] == ["data:video/mp4;base64,eHh4", "../train_dir/a%201/two%23.mp4"]
 
 
+def test_the_newest_videos_of_evaluations_come_after_those_of_enjoy() -> None:
+    run = save_run("a_1", [1.0] * 4)
+    (run / "videos").mkdir()
+    for name in ("replay", *(f"videos/eval_{steps:012d}" for steps in range(12))):
+        (run / f"{name}.mp4").write_bytes(b"video")
+        (run / f"{name}.gif").write_bytes(b"picture")
+
+    names = [video["name"] for video in data_of([run], lambda number, video: "")["videos"]]
+
+    assert names == ["replay.mp4", *(f"eval_{steps:012d}.mp4" for steps in range(11, 3, -1))]
+
+
 def test_server_answers_this_machine_alone_with_the_page_its_data_and_videos() -> None:
     run = save_run("a_1", [1.0] * 4)
     (run / "play.mp4").write_bytes(b"video")
