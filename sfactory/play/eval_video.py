@@ -19,7 +19,7 @@ EVAL_VIDEO = "--eval_video"
 _MOST_FRAMES = 1500
 _LONGEST_S = 60.0  # from the first frame, after which an env that draws slowly is drawn no more
 _GROWTH = 1.1  # of env steps, from one video to the next
-_PATIENCE_S = 10.0
+_PATIENCE_S = 60.0  # with ffmpeg, which has a core only where training leaves one
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class EvaluationVideos:
                 if self._error is not None:
                     raise self._error
             self._due_at = _GROWTH * max(1, env_steps)
-        except (EnvError, CannotSaveError) as error:
+        except (EnvError, CannotSaveError, OSError) as error:
             if not is_over:
                 raise
             self._due_at = math.inf
