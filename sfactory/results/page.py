@@ -126,8 +126,8 @@ def data_of(paths: Sequence[Path], video_url: VideoUrl, serving: bool = False) -
 def videos_of(run_dir: Path) -> list[Path]:
     """Those that enjoy has written into the folder of a run, then the last of evaluations, the newest first."""
     of_enjoy, of_evaluations = (
-        sorted(path for path in run_dir.glob(where) if path.is_file() and not path.is_symlink())
-        for where in ("*.mp4", f"{VIDEOS_NAME}/*.mp4")
+        sorted(path for path in folder.glob("*.mp4") if path.is_file() and not (path.is_symlink() or leads_away))
+        for folder, leads_away in ((run_dir, False), (run_dir / VIDEOS_NAME, (run_dir / VIDEOS_NAME).is_symlink()))
     )
     return [*of_enjoy, *of_evaluations[::-1][:_MOST_EVALUATIONS]]
 
