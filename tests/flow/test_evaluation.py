@@ -35,15 +35,16 @@ def plays(run: TrainerRun, name: str) -> bool:
 
 def test_newest_policy_is_evaluated_every_second_by_other_processes(run_trainer: RunTrainer) -> None:
     more: dict[str, Any] = {"save_best_metric": "eval_return", "save_best_after": 0, "with_tensorboard": True}
+    # Episodes are short, as one of each evaluation is drawn.
     evaluating = {"eval_interval_sec": 1, "eval_workers": 2, "eval_episodes": 5, "eval_video": True}
+    evaluating["max_episode_steps"] = 60
     run = run_trainer(train_for_env_steps=ENDLESS, **evaluating, **more)
     run.wait_until(lambda: len(evaluations(run)) >= 3)
     processes = run.processes()
     evaluators = {name for name in processes if "eval" in name}
     niceness = {name: os.getpriority(os.PRIO_PROCESS, pid) for name, pid in processes.items()}
-    threads = len(
-        list(Path(f"/proc/{processes['sf-eval-1']}/task").iterdir())
-    )  # pygame has one of its own in the other
+    # Of the one that draws nothing: pygame has a thread of its own.
+    threads = len(list(Path(f"/proc/{processes['sf-eval-1']}/task").iterdir()))
     run.stop()
 
     rows = evaluations(run)
@@ -76,7 +77,7 @@ def test_newest_policy_is_evaluated_every_second_by_other_processes(run_trainer:
     (events,) = run.run_dir.glob("events.out.tfevents.*")
     assert len(videos) >= 2
     assert events.read_bytes().count(b"eval/video") == len(videos)
-    assert all(2 <= len(decode(path).pictures) <= 501 for path in videos)
+    assert all(2 <= len(decode(path).pictures) <= 61 for path in videos)
 
     # A resumed run keeps the last evaluation until there is another.
     limit = run.result()["env_steps"] + 2000
