@@ -66,7 +66,7 @@ def test_documented_commands_of_sample_factory_are_read(words: str) -> None:
         ("--track", "is Stable-Baselines3's and CleanRL's name; here it is --observers=wandb"),
         ("--learning-starts=5", "there is no such flag here. Belongs to algorithms with a replay buffer"),
         ("--lr=1", "is RLlib's name; here it is --learning_rate"),
-        ("--capture_video=True", "here it is sfactory.enjoy --save_video=True"),
+        ("--capture_video=True", "here it is --eval_video"),
         ("--hyperparams=x", "here it is --config"),
         ("--gym-id=CartPole-v1", "is CleanRL's name; here it is --env"),
         ("--net_arch=64", "is Stable-Baselines3's name; here it is --encoder_mlp_layers"),
