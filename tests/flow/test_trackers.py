@@ -105,7 +105,7 @@ def test_all_trackers_get_videos_of_evaluations(
 
     observers = tuple(f"{kind.__module__}:{kind.__qualname__}" for kind in kinds)
     run = run_trainer(train_for_env_steps=ENDLESS, observers=observers, **flags)
-    run.wait_until(lambda: len(list(run.run_dir.glob("videos/*.mp4"))) >= 2)
+    run.wait_until(lambda: len(list(run.run_dir.glob("videos/*.mp4"))) >= 2, within_s=300)
     run.stop()
 
     made = {path.read_bytes() for path in run.run_dir.glob("videos/*.mp4")}
