@@ -8,6 +8,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Mapping
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -98,9 +99,10 @@ def test_all_trackers_get_videos_of_evaluations(
     if not kinds:
         pytest.skip("no tracker is installed")
     monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri := f"sqlite:///{tmp_path}/mlflow.db")
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
-    monkeypatch.chdir(tmp_path)  # where MLflow keeps artifacts
+    if MlflowTracker in kinds:  # which would put artifacts into the current folder
+        import_module("mlflow").MlflowClient(uri).create_experiment("sfactory", str(tmp_path / "artifacts"))
     flags: dict[str, Any] = {"eval_interval_sec": 0.5, "eval_episodes": 1, "eval_video": True}
 
     observers = tuple(f"{kind.__module__}:{kind.__qualname__}" for kind in kinds)
@@ -111,7 +113,7 @@ def test_all_trackers_get_videos_of_evaluations(
     made = {path.read_bytes() for path in run.run_dir.glob("videos/*.mp4")}
     kept = {
         WandbTracker: run.run_dir.glob("wandb/offline-run-*/files/media/**/*.mp4"),
-        MlflowTracker: Path().glob("**/artifacts/videos/*.mp4"),
+        MlflowTracker: (tmp_path / "artifacts").glob("*/artifacts/videos/*.mp4"),
         TrackioTracker: (tmp_path / "trackio").glob("**/*.mp4"),
     }
     for kind in kinds:
