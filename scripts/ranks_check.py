@@ -3,8 +3,9 @@
     python scripts/ranks_check.py --out docs/results/ranks.json
 
 Of each seed one run of two ranks that torchrun starts, and one of a rank alone with the double batch and as many envs,
-for the same env steps. A rank sees its own episodes alone, so its mean is over half as many of them. Written are the env steps at which the mean return first was at least 475, and the updates up to which both ranks
-had the same checksum of their weights after each dataset.
+for the same env steps. A rank sees its own episodes alone, so its mean is over half as many of them. Written are the
+env steps at which the mean return first was at least 475, and the updates up to which both ranks had the same checksum
+of their weights after each dataset.
 """
 
 from __future__ import annotations

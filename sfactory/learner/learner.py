@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from sfactory.clock import Every, now
 from sfactory.config.task_defaults import why_not_recorded
@@ -28,7 +27,8 @@ from sfactory.learner.hooks import Hooks
 from sfactory.learner.initial_weights import begin_with_weights
 from sfactory.learner.minibatches import Dataset
 from sfactory.learner.setup import LearnerSetup
-from sfactory.learner.staging import REPLAYED, Columns
+from sfactory.learner.staging import Columns
+from sfactory.learner.train_stats import Lags
 from sfactory.learner.trainer import Trainer
 from sfactory.messages import TrainStats
 from sfactory.model.actor_critic import ActorCritic
@@ -39,7 +39,7 @@ from sfactory.ranks.agreement import Agreement, Apart
 from sfactory.ranks.ranks import ALONE, Ranks
 from sfactory.shared.control import Stop
 from sfactory.shared.status import State, StatusRow
-from sfactory.shared.timing_stats import LagStats, Timings
+from sfactory.shared.timing_stats import Timings
 from sfactory.shared.weights import SharedWeights
 from sfactory.system.cuda_graphs import GraphRecorder
 from sfactory.system.gpu import HostCopies
@@ -165,8 +165,7 @@ class Learner:
         self.finished = False
         self.failure: BaseException | None = None
         self._hooks = Hooks.of(setup.after_train_step)
-        self._lag, self._replay_lag = LagStats(), LagStats()
-        self._unread: list[tuple[LagStats, HostCopies]] = []  # sums of lags, in order
+        self._lags = Lags()
         self._stats_due = Every(_STATS_EVERY_S)
         self._lock = threading.Lock()
         self._open_datasets = 0
@@ -223,7 +222,7 @@ class Learner:
         with self._changing_model():
             trainer = self.trainer
             batch = Batch.of(columns, trainer.algo, trainer.learner, trainer.train_step, self._device)
-            self._count_lag(columns)
+            self._lags.count(columns.scalars, trainer.train_step)
             trainer.coefficients.at(self.progress.env_steps)
             trainer.freezer.at(self.progress.env_steps)
             self._open_datasets += 1
@@ -281,22 +280,18 @@ class Learner:
 
     def report(self) -> None:
         """Send statistics since the last report to main; if its queue is full they are part of the next report."""
-        for lag_stats, sums in self._unread:
-            lag_stats.add_sums(*sums.wait()[0].tolist())
-        self._unread.clear()
+        lag, replay_lag = self._lags.value()
         if self.trainer.target is not None:
             self._row.set("target_updates", int(self.trainer.target.moves))  # waits for the device
         stats, to_main, policy = self.trainer.stats, self._to_main, self._setup.policy
         updates = stats.means.updates
         if not updates:
             return
-        lag, replay_lag = self._lag.value(), self._replay_lag.value()
         numbers = self.trainer.statistics()
         if to_main.try_put(TrainStats(policy=policy, updates=updates, lag=lag, replay_lag=replay_lag, **numbers)):
             times = self.timings.message(policy, updates)
             self.trainer.clear()
-            self._lag.clear()
-            self._replay_lag.clear()
+            self._lags.clear()
             if to_main.try_put(times):
                 self.timings.clear()
 
@@ -338,15 +333,6 @@ class Learner:
                 self.failure = failure  # nothing of a half-learned dataset may be saved
                 raise
 
-    def _count_lag(self, columns: Columns) -> None:
-        """Lags of new and of replayed steps, those that are masked for their lag included; read by ``report``."""
-        scalars = columns.scalars
-        lag, taken = self.trainer.train_step - scalars["policy_version"], scalars["valid"]
-        if REPLAYED in scalars:
-            self._unread.append((self._replay_lag, _lag_sums(lag, taken & scalars[REPLAYED])))
-            taken = taken & ~scalars[REPLAYED]
-        self._unread.append((self._lag, _lag_sums(lag, taken)))
-
     def give(self, averaging: Averaging) -> Sequence[int]:
         """Keep weights for a meeting; returns their version, and steps since the last one. See NOTE [Local updates]."""
         with self._changing_model():
@@ -386,10 +372,3 @@ def _agreement_of(learner: Learner, flat: FlatState, ranks: Ranks, waits: bool) 
     give, join = partial(learner.give, averaging), partial(learner.join, averaging)
     apart = Apart(datasets, give, averaging.exchange, join, waits)
     return Agreement(ranks, stop, seconds, averaging.checksum, apart)
-
-
-def _lag_sums(lag: Tensor, which: Tensor) -> HostCopies:
-    """[4]: least, greatest, sum and count of ``lag`` [T, R] where ``which`` [T, R] bool."""
-    lags = lag.double()
-    least, greatest = torch.where(which, lags, math.inf).min(), torch.where(which, lags, -math.inf).max()
-    return HostCopies(torch.stack((least, greatest, torch.where(which, lags, 0.0).sum(), which.sum())))

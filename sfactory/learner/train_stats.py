@@ -7,7 +7,8 @@ not have, as the divergence of replayed steps where there are none, is NaN: mean
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,8 +20,10 @@ from sfactory.algo import losses
 from sfactory.errors import DivergedError
 from sfactory.learner.batch import Batch
 from sfactory.learner.gradient_step import Applied
-from sfactory.messages import TRAIN_STATISTICS
+from sfactory.learner.staging import REPLAYED
+from sfactory.messages import TRAIN_STATISTICS, PolicyLag
 from sfactory.ranks.ranks import Sum
+from sfactory.shared.timing_stats import LagStats
 from sfactory.system.gpu import HostCopies
 
 # Not computed here: of ``Coefficients``, and of ``Applied``.
@@ -288,3 +291,38 @@ class UpdateStats:
                     f"{self._bad_in_a_row} updates in a row had a loss or gradient that is not finite (update "
                     f"{self.train_step}); lower --learning_rate or --reward_scale, or look for NaN in the env's data"
                 )
+
+
+class Lags:
+    """Policy lags of new and of replayed steps since the last ``clear``, also of those that are masked for it."""
+
+    def __init__(self) -> None:
+        self._new, self._replayed = LagStats(), LagStats()
+        self._unread: list[tuple[LagStats, HostCopies]] = []  # sums, in order
+
+    def count(self, scalars: Mapping[str, Tensor], train_step: int) -> None:
+        """Count the steps of a dataset that a learner opens at ``train_step``. scalars: see ``Columns``."""
+        lag, taken = train_step - scalars["policy_version"], scalars["valid"]
+        if REPLAYED in scalars:
+            self._unread.append((self._replayed, _lag_sums(lag, taken & scalars[REPLAYED])))
+            taken = taken & ~scalars[REPLAYED]
+        self._unread.append((self._new, _lag_sums(lag, taken)))
+
+    def value(self) -> tuple[PolicyLag, PolicyLag]:
+        """Of new and of replayed steps; waits for the device."""
+        for stats, sums in self._unread:
+            stats.add_sums(*sums.wait()[0].tolist())
+        self._unread.clear()
+        return self._new.value(), self._replayed.value()
+
+    def clear(self) -> None:
+        """Forget all that ``value`` has read."""
+        self._new.clear()
+        self._replayed.clear()
+
+
+def _lag_sums(lag: Tensor, which: Tensor) -> HostCopies:
+    """[4]: least, greatest, sum and count of ``lag`` [T, R] where ``which`` [T, R] bool."""
+    lags = lag.double()
+    least, greatest = torch.where(which, lags, math.inf).min(), torch.where(which, lags, -math.inf).max()
+    return HostCopies(torch.stack((least, greatest, torch.where(which, lags, 0.0).sum(), which.sum())))

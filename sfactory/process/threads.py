@@ -11,30 +11,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import TypeVar
 
 from sfactory.clock import BLOCK_S, Deadline
 from sfactory.system.gpu import use_device
 
 _log = logging.getLogger(__name__)
 
-_Result = TypeVar("_Result")
 _LEAVE_S = 2.0  # for a wait and a copy; ``Learner.finish`` waits for training by its lock
-
-
-def in_background(name: str, work: Callable[[], _Result]) -> Future[_Result]:
-    """What ``work`` will return or raise in a daemon thread: one that is stuck ends with the process."""
-    future = Future[_Result]()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as failure:  # raised again in the thread that asks for the result
-            future.set_exception(failure)
-
-    threading.Thread(target=run, name=name, daemon=True).start()
-    return future
 
 
 class Threads:

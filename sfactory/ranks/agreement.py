@@ -11,8 +11,8 @@ from typing import Any
 
 from sfactory.clock import Deadline, looks
 from sfactory.errors import LearnerFailed, RankLost
-from sfactory.process.threads import in_background
 from sfactory.ranks.ranks import Ranks
+from sfactory.system.background import in_background
 
 _CHECK_EVERY = 100  # meetings
 _WAIT_S = 4.0  # for other ranks, after a stop: main allows a learner 8 s to save

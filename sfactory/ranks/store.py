@@ -13,6 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import wait
 from typing import TypeVar
 
 from torch._C._distributed_c10d import PrefixStore, Store
@@ -20,6 +21,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from sfactory.clock import BLOCK_S, Deadline, looks
 from sfactory.errors import RankLost
 from sfactory.ranks.place import START_S
+from sfactory.system.background import in_background
 
 BEAT_S = 1.0
 CALL = "call"  # the key that a rank sets which wants to end
@@ -79,29 +81,15 @@ class AnsweringStore:
 
     def ask(self, question: Callable[[Store], _Found]) -> _Found:
         """What ``question``, called with torch's store in another thread, returns or raises. Raises StoreLost."""
-        found: list[_Found] = []
-        raised: list[BaseException] = []
-
-        def call() -> None:
-            try:
-                found.append(question(self.store))
-            except BaseException as error:
-                raised.append(error)
-
-        thread = threading.Thread(target=call, name="store", daemon=True)
-        thread.start()
+        answer = in_background("store", lambda: question(self.store))
         waited_s, answers = 0.0, self._answers
-        thread.join(BLOCK_S)
-        while thread.is_alive() and not self._is_lost:
+        while not wait([answer], BLOCK_S).done and not self._is_lost:
             # Time in which this process was stopped, too, does not count.
             waited_s, answers = waited_s + BLOCK_S if answers == self._answers else 0.0, self._answers
             self._is_lost = waited_s > self._timeout_s
-            thread.join(BLOCK_S)
-        if raised:
-            raise raised[0]
-        if not found:
+        if not answer.done():
             raise StoreLost(f"no answer for {self._timeout_s:g} s (--rank_timeout_sec)")
-        return found[0]
+        return answer.result()
 
     def _beat(self, key: str) -> None:
         with contextlib.suppress(RuntimeError):
