@@ -65,6 +65,8 @@ class Agreement:
         """
         wish = failure or ("it was stopped" if self._stop() else "")
         must_meet = bool(wish) or self._ranks.is_called
+        if wish:  # also during a meeting, to which others may come late
+            self._ranks.call()
         if self._under_way is not None:
             if must_meet or self._under_way.done():
                 words, self._under_way = self._under_way.result(), None
@@ -83,8 +85,6 @@ class Agreement:
         return self._under_way is not None
 
     def _begin_meeting(self, wish: str, must_meet: bool) -> None:
-        if wish:
-            self._ranks.call()
         checksum = self._checksum() if self._meetings % _CHECK_EVERY == 0 else 0
         self._meetings += 1
         counts = [] if self._apart is None else [*self._apart.give()]
