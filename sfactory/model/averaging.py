@@ -45,6 +45,7 @@ class Averaging:
         self._weights = [floats for each in (flat, *beside) for floats in each.floats]
         self._agreed = [floats.clone() for floats in self._weights]  # a
         self._momenta = [torch.zeros_like(floats) for floats in self._weights]
+        self._normalizers = [] if model.obs_normalizer is None else [*model.obs_normalizer.by_key.values()]
         self._given: list[Tensor] = []
         self._since: list[Tensor] = []
         self._changes = torch.zeros(0)
@@ -81,11 +82,21 @@ class Averaging:
         """See ``join``."""
         for mine, since in zip(self._weights, self._since, strict=True):
             mine.add_(since)
+        self._derive()
 
     def undo(self) -> None:
         """Go back to the weights after the last averaging."""
         for mine, agreed in zip(self._weights, self._agreed, strict=True):
             mine.copy_(agreed)
+        self._derive()
+
+    def _derive(self) -> None:
+        """Of observations: a mean of scales is not that of the mean variance; with ``since`` it may even be below 0.
+
+        Of returns, scale and shift stay means, as the layer that they belong to is the mean (see ValueHead.observe).
+        """
+        for normalizer in self._normalizers:
+            normalizer.derive()
 
     def checksum(self) -> int:
         """Of the weights after the last averaging: the same on all ranks."""

@@ -107,10 +107,15 @@ class RunningNormalizer(nn.Module):
         squared_deviations = self.var.view(-1) * self.count + squares - total.square() / rows
         seen = count > 0.0
         self.mean.copy_(torch.where(seen, center + total / rows, self.mean.view(-1)).view(self._shape))
-        # Rounding may leave the tiniest negative variance where all rows are equal.
-        var = torch.where(seen, squared_deviations / rows, self.var.view(-1)).clamp_(min=0.0)
-        self.var.copy_(var.view(self._shape))
+        self.var.copy_(torch.where(seen, squared_deviations / rows, self.var.view(-1)).view(self._shape))
         self.count.copy_(count)
+        self.derive()
+
+    @torch.no_grad()
+    def derive(self) -> None:
+        """Compute ``scale`` and ``shift`` from mean and variance, once these have changed."""
+        # Rounding may leave the tiniest negative variance where all rows are equal, see also Averaging.
+        self.var.clamp_(min=0.0)
         scale = (self.var + EPS).rsqrt()
         self.scale.copy_(scale)
         self.shift.copy_(-self.mean * scale)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from sfactory.errors import DivergedError, LearnerFailed
 from sfactory.model.averaging import Averaging
 from sfactory.model.flat_state import FlatState
+from sfactory.model.normalizer import EPS, RunningNormalizer
 from sfactory.ranks import agreement
 from sfactory.ranks.ranks import ALONE, Ranks
 from tests.support.lone_learner import LoneLearner
@@ -55,11 +57,14 @@ def learn_apart(lone: LoneLearner, datasets: int = DATASETS) -> None:
 
 
 def equal(some: Weights, other: Weights, within: float = 0.0) -> bool:
-    return all(torch.allclose(some[name], other[name], rtol=0.0, atol=within) for name in some)
+    return all(torch.allclose(some[name], other[name], rtol=0.0, atol=within) for name in other)
 
 
 def mean_of(*each: Weights) -> Weights:
-    return {name: torch.stack([weights[name] for weights in each]).mean(0) for name in each[0]}
+    """Without what is derived from statistics of observations."""
+    derived = re.compile(r"obs_normalizer\..*\.(scale|shift)")
+    names = [name for name in each[0] if not derived.fullmatch(name)]
+    return {name: torch.stack([weights[name] for weights in each]).mean(0) for name in names}
 
 
 class Apart(NamedTuple):
@@ -133,6 +138,31 @@ def test_ranks_go_on_during_a_meeting_and_keep_what_they_have_learned_meanwhile(
     assert saved is not None
     assert saved["train_step"] == DATASETS
     assert equal(saved["model"], mean, 1e-6)
+
+
+def test_observations_are_normalized_by_their_statistics_where_a_variance_fell_by_more_than_the_mean() -> None:
+    def average(ranks: ThreadRanks) -> RunningNormalizer:
+        model = model_of(normalize_input=True)
+        assert model.obs_normalizer is not None
+        normalizer = model.obs_normalizer.by_key["obs"]
+        averaging = Averaging(model, FlatState(model), [], 0.0, ranks)
+        for var, and_then in ((100.0, averaging.give), (10.0, averaging.exchange)):
+            normalizer.var.fill_(1.0 if ranks.rank else var)
+            normalizer.mean.fill_(3.0)
+            normalizer.derive()
+            and_then()
+        averaging.join()
+        assert normalizer.scale.flatten()[0] == pytest.approx(50.5**-0.5, rel=1e-4)
+        averaging.go_on()
+        return normalizer
+
+    one, other = as_threads(2, average)
+
+    for normalizer, var in ((one, 0.0), (other, 50.5)):  # 50.5 - 90 is below 0
+        assert normalizer.var.flatten()[0] == var
+        scale = (var + EPS) ** -0.5
+        assert normalizer.scale.flatten()[0] == pytest.approx(scale)
+        assert normalizer.shift.flatten()[0] == pytest.approx(-3.0 * scale)
 
 
 @pytest.mark.parametrize("normalize_returns", [False, True])
