@@ -308,6 +308,7 @@ class Learner:
             self._write_row()
             if save:
                 self.checkpointer.finish()
+                self._write_row()  # without updates that it has dropped
             for failure in (self.failure, self._hooks.failure):
                 if failure is not None:
                     raise failure
@@ -346,7 +347,7 @@ class Learner:
         with self._changing_model():
             since = self.trainer.train_step - counts[self._ranks.rank][0]
             add_up(self.trainer, self.progress, counts)
-            self._write_row()
+            self.progress.write_to(self._row)  # not the updates, which are those of the mean until ``go_on``
             self.checkpointer.after_dataset()  # while the weights are the mean
             averaging.go_on()
             self.trainer.train_step += since
