@@ -83,7 +83,7 @@ class Evaluator:
         self._learner = setup.shared.status.row(learner_name(0))
         self._is_judged = setup.config.checkpoint.best_by_evaluation
         self._deadline: Deadline | None = None
-        self._restarts = self._played = self._env_steps = 0
+        self._restarts = self._played = 0
         folder = setup.video_folder
         self._videos = None if folder is None else EvaluationVideos(folder, self._name)
         self._make_env()
@@ -102,9 +102,7 @@ class Evaluator:
         presents, candidate, weights = self._setup.evaluator == 0, self._candidate, self._shared.weights[0]
         is_free = candidate.done and (candidate.judged or not self._is_judged)
         if presents and is_free and weights.publications and self._due.due():
-            counts = {name: self._learner.get(name) for name in COUNTS}
-            candidate.present(weights, list(counts.values()))
-            self._env_steps = int(counts["run_env_steps"])
+            candidate.present(weights, [self._learner.get(name) for name in COUNTS])
         if self._candidate_waits:
             self._play()
             return
@@ -172,7 +170,8 @@ class Evaluator:
         share = episodes_of(self._setup.evaluator, self._shared.layout.evaluators, self._evaluation.eval_episodes)
         with contextlib.ExitStack() as first:
             if self._videos is not None and not self._shared.control.stopping:
-                first.enter_context(self._videos.recording(self._env, self._env_steps))
+                _, _, counts = self._candidate.read()  # another process may have presented it
+                first.enter_context(self._videos.recording(self._env, int(counts["run_env_steps"])))
             for episode in self._player.episodes(share, _NO_STEP_LIMIT, seed):
                 first.close()  # only one is recorded
                 objective = episode.stats.get(TRUE_OBJECTIVE, math.nan)

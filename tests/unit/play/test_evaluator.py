@@ -120,6 +120,11 @@ def test_the_first_episode_is_recorded_under_the_env_steps_of_its_weights(tmp_pa
         "eval_000000000500.mp4": 1 + SCRIPT[0][0],
         "eval_000000000550.mp4": 1 + SCRIPT[0][0],
     }
+    assert run.shared.candidate is not None
+    run.shared.candidate.present(run.shared.weights[0], [0.0, 0.0, 700.0, 0.0])  # its evaluator then dies
+    row.set("run_env_steps", 800)
+    run.evaluator(Drawn(SCRIPT * 4), videos=tmp_path).turn(0)
+    assert (tmp_path / "eval_000000000700.mp4").exists()
 
 
 @pytest.mark.parametrize(("interval", "versions"), [(1e-6, ()), (1e6, (0,))])
