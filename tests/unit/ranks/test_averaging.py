@@ -233,7 +233,7 @@ def test_a_resumed_run_goes_on_with_its_momentum_and_what_follows_a_meeting_is_n
 
     ended, _ = as_threads(2, end)
     assert equal(weights_of(ended.lone), ended.after)
-    assert ended.lone.learning.trainer.train_step == DATASETS  # that of the mean
+    assert ended.lone.learning.trainer.train_step == ended.lone.row.get("updates") == DATASETS  # that of the mean
     assert any(momentum.abs().max() > 1e-4 for momentum in momenta(ended.lone))
 
     def resume(ranks: ThreadRanks) -> LoneLearner:
