@@ -85,7 +85,7 @@ def train_in_ranks(devices: Sequence[str], arguments: Sequence[str]) -> tuple[in
             rank, failure = error.get_first_failure()
             code = failure.exitcode
             ended = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-            how = f"rank {rank} (process {failure.pid}) has ended {ended}"
+            how = f"rank {rank} (main process {failure.pid}) has ended {ended}"
         except SignalException as error:
             how, code = f"{error.sigval.name} came", 128 + error.sigval
         finally:
@@ -98,7 +98,9 @@ def train_in_ranks(devices: Sequence[str], arguments: Sequence[str]) -> tuple[in
     exit_code = int(left[EXIT_CODE])
     if exit_code == ExitCode.SIGTERM and code not in (0, -signal.SIGTERM, ExitCode.SIGTERM):
         raise _lost(f"{how}, and so all others, too", code)  # torch has ended the first rank, because of another one
-    return exit_code, left[LAST_LINE]
+    last_line = left[LAST_LINE]
+    # The first rank cannot know why another one did not come.
+    return exit_code, last_line.replace(" cause: ", f" cause: {how}; ", 1) if code < 0 else last_line
 
 
 def _lost(cause: str, code: int) -> RankLost:

@@ -97,13 +97,14 @@ class DistributedRanks(SeveralRanks):
 
     def _words(self, number: int, word: str, give_up: Callable[[], bool]) -> list[str]:
         """The words of all ranks at a meeting, once they have come."""
-        keys = [f"meeting/{number}/{rank}" for rank in range(self.world)]
+        keys, began = [f"meeting/{number}/{rank}" for rank in range(self.world)], now()
         self._store.set(keys[self.rank], word)
         while not self._have_come(keys):
             missing = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
             self._require_life(missing)
             if missing and give_up():
-                raise RankLost(f"{self._names(missing)} did not come to the next dataset before the end of the run")
+                waited = f"rank {self.rank} was to stop, and waited {now() - began:.0f} s for {self._names(missing)}"
+                raise RankLost(f"{waited}, which did not come: it has ended, hangs or is cut off")
         words = [content.decode() for content in self._store.multi_get(keys)]
         if number > 1:  # all have read the words of the meeting before the last
             self._store.delete_key(f"meeting/{number - 2}/{self.rank}")
