@@ -65,7 +65,10 @@ def _learner_devices(config: Config) -> str | None:
     names = devices.split(",")
     if _SEVERAL_DEVICES.fullmatch(devices) and (names[0] == "cpu" or len(set(names)) == len(names)):
         return None
-    return "must be numbers of different GPUs, or cpu several times, for example --learner_devices=0,1"
+    return (
+        "must be numbers of different GPUs (7, not cuda:7), or cpu several times, but not both, "
+        "for example --learner_devices=0,1"
+    )
 
 
 def _recurrence(config: Config) -> str | None:

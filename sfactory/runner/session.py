@@ -312,10 +312,9 @@ def _open_console(config: Config, run_dir: RunDir, spawner: Spawner) -> Console:
     limits = Limits.of(config.run, config.frames_per_step)
     steps = limits.env_steps * len(learning_policies(config)) if limits.env_steps < _NO_LIMIT else None
     seconds = limits.seconds if limits.seconds < _NO_LIMIT else None
-    log_path = run_dir.log_path if config.report.log_to_file else None
     console = Console(
         *(steps, seconds),
-        log_path=log_path,
+        log_path=run_dir.log_path if config.report.log_to_file else None,
         quiet=config.report.quiet,
         title=config.run.experiment,
         on_view=spawner.view_is_open,
@@ -327,7 +326,8 @@ def _open_console(config: Config, run_dir: RunDir, spawner: Spawner) -> Console:
 
 def _log_start(config: Config, plan: Plan, resumed: Resumed | None, run_dir: RunDir, place: Place) -> None:
     layout = plan.layout
-    policies = f"{place.world} ranks, each with " if place.world > 1 else ""
+    apart = f" with a mean of weights every {updates} updates" if (updates := config.learner.sync_every) > 1 else ""
+    policies = f"{place.world} ranks{apart}, each with " if place.world > 1 else ""
     if layout.num_policies > 1:
         pbt = ", population-based training" if config.population.with_pbt else ""
         policies = f"{layout.num_policies} policies, played by {layout.mapping}{pbt}, limits apply to each; "

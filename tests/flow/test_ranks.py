@@ -180,6 +180,7 @@ def test_two_ranks_that_learn_apart_learn_cartpole_and_go_on(run_trainer: RunTra
 
     assert run.wait(within(300.0)) == ExitCode.DONE
     run.assert_all_gone(CLEAN_S)
+    assert ": 2 ranks with a mean of weights every 20 updates, each with" in run.stderr
     result = run.result()
     assert result["best_episode_return_mean"] > 475
     assert run.saved_env_steps() == result["env_steps"] >= 400_000  # the mean after the last round
