@@ -125,11 +125,12 @@ class EpisodeTotals(NamedTuple):
 
 
 class EvaluationPart(NamedTuple):
-    """Evaluator -> main: what its episodes of the evaluation ``number`` came to."""
+    """Evaluator -> main: what its episodes of the evaluation ``number`` came to. policy_env_steps: as a video has."""
 
     evaluator: int
     number: int
     policy_version: int
+    policy_env_steps: int
     totals: EpisodeTotals
 
 
@@ -214,7 +215,7 @@ class Codec(Generic[M]):
         ActReply: struct.Struct("<BHIH"),
         SlotFreed: struct.Struct("<BI"),
         TrajectoryReady: struct.Struct("<BHI"),
-        EvaluationPart: struct.Struct("<BHIqIIdddqId"),
+        EvaluationPart: struct.Struct("<BHIqqIIdddqId"),
         TrainStats: struct.Struct(f"<BH{len(TrainStats._fields) - 3 + 6}d"),  # its lags have three numbers each
         LearnerTimes: struct.Struct(f"<BH{len(LearnerTimes._fields) - 1}d"),
     }
@@ -332,8 +333,8 @@ def _encode_evaluation_part(tag: int, message: EvaluationPart) -> bytes:
 
 
 def _decode_evaluation_part(data: bytes) -> EvaluationPart:
-    _, evaluator, number, policy_version, *totals = Codec._FORMATS[EvaluationPart].unpack(data)
-    return EvaluationPart(evaluator, number, policy_version, EpisodeTotals(*totals))
+    _, evaluator, number, version, env_steps, *totals = Codec._FORMATS[EvaluationPart].unpack(data)
+    return EvaluationPart(evaluator, number, version, env_steps, EpisodeTotals(*totals))
 
 
 # Messages that are more than the numbers of a fixed struct: (encode(tag, message), decode(bytes)).

@@ -150,28 +150,28 @@ class Evaluator:
         evaluator, candidate = self._setup.evaluator, self._candidate
         self._played = number = candidate.number
         self._policy.refresh()
+        env_steps = int(candidate.read()[2]["run_env_steps"])  # another process may have presented it
         totals: EpisodeTotals | None = None
         while totals is None:
             try:
-                totals = self._play_episodes(number)
+                totals = self._play_episodes(number, env_steps)
             except _NoTimeLeft:
                 return
             except (EnvFailed, BadObservation) as error:
                 self._recreate_env(error)
-        part = EvaluationPart(evaluator, number, self._policy.version, totals)
+        part = EvaluationPart(evaluator, number, self._policy.version, env_steps, totals)
         while not self._shared.actors_to_main.try_put(part):
             if self._no_time_left:
                 return
             time.sleep(_RETRY_S)
         candidate.mark_done(evaluator, number)
 
-    def _play_episodes(self, number: int) -> EpisodeTotals:
+    def _play_episodes(self, number: int, env_steps: int) -> EpisodeTotals:
         totals, seed = EpisodeTotals(), self._setup.seed_of(number, self._restarts)
         share = episodes_of(self._setup.evaluator, self._shared.layout.evaluators, self._evaluation.eval_episodes)
         with contextlib.ExitStack() as first:
             if self._videos is not None and not self._shared.control.stopping:
-                _, _, counts = self._candidate.read()  # another process may have presented it
-                first.enter_context(self._videos.recording(self._env, int(counts["run_env_steps"])))
+                first.enter_context(self._videos.recording(self._env, env_steps))
             for episode in self._player.episodes(share, _NO_STEP_LIMIT, seed):
                 first.close()  # only one is recorded
                 objective = episode.stats.get(TRUE_OBJECTIVE, math.nan)

@@ -16,10 +16,12 @@ VIDEO = "eval/video"  # what trackers call the video of an evaluation
 class EvaluationReport:
     """The result of one evaluation; field names are keys of summary.json's ``evaluation``.
 
-    Returns are raw; None if no return is finite. true_objective_mean: None if the env reports none.
+    policy_env_steps: those for which the policy had been trained. Returns are raw; None if no return is finite.
+    true_objective_mean: None if the env reports none.
     """
 
     policy_version: int
+    policy_env_steps: int
     episodes: int
     episode_return_mean: float | None
     episode_return_min: float | None
@@ -30,11 +32,12 @@ class EvaluationReport:
     @staticmethod
     def of(parts: Sequence[EvaluationPart]) -> EvaluationReport:
         """Merge the parts of all evaluators for the same policy version."""
-        (version,) = {part.policy_version for part in parts}
+        ((version, env_steps),) = {(part.policy_version, part.policy_env_steps) for part in parts}
         totals = reduce(EpisodeTotals.merged, (part.totals for part in parts))
         finite, objectives = totals.finite, totals.objectives
         return EvaluationReport(
             policy_version=version,
+            policy_env_steps=env_steps,
             episodes=totals.episodes,
             episode_return_mean=totals.return_sum / finite if finite else None,
             episode_return_min=totals.return_min if finite else None,
@@ -54,9 +57,10 @@ class EvaluationReport:
         """One line for the console."""
         objective = "" if self.true_objective_mean is None else f", true objective {self.true_objective_mean:.3f}"
         return (
-            f"evaluation of policy version {self.policy_version}: return {_text(self.episode_return_mean)} "
-            f"({_text(self.episode_return_min)} to {_text(self.episode_return_max)}){objective}, length "
-            f"{self.episode_length_mean:.1f}, {self.episodes} episodes"
+            f"evaluation of the policy after {self.policy_env_steps:,} env steps (version {self.policy_version}): "
+            f"return {_text(self.episode_return_mean)} ({_text(self.episode_return_min)} to "
+            f"{_text(self.episode_return_max)}){objective}, length {self.episode_length_mean:.1f}, "
+            f"{self.episodes} episodes"
         )
 
 

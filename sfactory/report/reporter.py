@@ -174,6 +174,7 @@ class Reporter:
             self._write(evaluation.scalars(), last)
             self._console.message(str(evaluation))
             for video, env_steps in self._videos.new() if self._videos else ():
+                self._console.message(f"video {video.parent.name}/{video.name}")
                 for writer in self._writers:
                     writer.show(env_steps, VIDEO, video.with_suffix(".gif"))
                 self._observers.on_video(video, env_steps)

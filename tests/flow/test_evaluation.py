@@ -16,7 +16,7 @@ from tests.support.process_states import HEADING, ask
 from tests.support.trainer import BANDIT, ENDLESS, RunTrainer, TrainerRun, learned_by
 
 NUMBERS = ("policy_version", "episodes", *(f"episode_return_{kind}" for kind in ("mean", "min", "max")))
-KEYS = {"time", "env_steps", "eval/episode_length_mean", *(f"eval/{name}" for name in NUMBERS)}
+KEYS = {"time", "env_steps", "eval/episode_length_mean", "eval/policy_env_steps", *(f"eval/{name}" for name in NUMBERS)}
 
 
 def evaluations(run: TrainerRun) -> list[dict[str, Any]]:
@@ -63,8 +63,10 @@ def test_newest_policy_is_evaluated_every_second_by_other_processes(run_trainer:
     numbers = {name.removeprefix("eval/"): value for name, value in rows[-1].items() if name.startswith("eval/")}
     last = {**numbers, "true_objective_mean": None}
     assert run.result()["evaluation"] == last
-    assert run.stderr.count("evaluation of policy version") >= len(rows)
-    assert f"evaluation of policy version {versions[0]}: return" in run.stderr
+    steps = [row["eval/policy_env_steps"] for row in rows]
+    assert all(0 <= of_policy <= row["env_steps"] for of_policy, row in zip(steps, rows, strict=True))
+    for of_policy, version in zip(steps, versions, strict=True):
+        assert f"evaluation of the policy after {of_policy:,} env steps (version {version}): return" in run.stderr
 
     # The best checkpoint has what was evaluated as the best. The run may have ended before the last one was judged.
     loaded = CheckpointDir(run.run_dir / "checkpoint_p0", 2).load("best")
@@ -76,6 +78,8 @@ def test_newest_policy_is_evaluated_every_second_by_other_processes(run_trainer:
     videos = sorted(run.run_dir.glob("videos/eval_*.mp4"))
     (events,) = run.run_dir.glob("events.out.tfevents.*")
     assert len(videos) >= 2
+    assert all(f"video videos/{path.name}" in run.stderr for path in videos)
+    assert {int(path.stem.removeprefix("eval_")) for path in videos} <= set(steps)
     assert events.read_bytes().count(b"eval/video") == len(videos)
     assert all(2 <= len(decode(path).pictures) <= 61 for path in videos)
 

@@ -89,7 +89,7 @@ def test_an_evaluation_is_of_whole_episodes_of_the_newest_version() -> None:
     run.evaluator(ScriptedEnv(SCRIPT)).turn(0)
 
     (part,) = run.parts()
-    assert (part.evaluator, part.number, part.policy_version) == (0, 1, 5)
+    assert part[:4] == (0, 1, 5, 0)
     assert part.totals == EpisodeTotals(3, 3, sum(RETURNS), min(RETURNS), max(RETURNS), 9, 0, 0.0)
 
 
@@ -115,7 +115,7 @@ def test_the_first_episode_is_recorded_under_the_env_steps_of_its_weights(tmp_pa
         row.set("run_env_steps", env_steps)
         evaluator.turn(0)
 
-    assert [part.totals.episodes for part in run.parts()] == [3, 3, 3]
+    assert [(part.policy_env_steps, part.totals.episodes) for part in run.parts()] == [(500, 3), (520, 3), (550, 3)]
     assert {path.name: len(decode(path).pictures) for path in sorted(tmp_path.glob("*.mp4"))} == {
         "eval_000000000500.mp4": 1 + SCRIPT[0][0],
         "eval_000000000550.mp4": 1 + SCRIPT[0][0],
@@ -264,7 +264,7 @@ def test_an_evaluator_closes_its_env_at_the_end(monkeypatch: pytest.MonkeyPatch)
 
 
 def part(evaluator: int, **changes: Any) -> EvaluationPart:
-    return EvaluationPart(evaluator, 1, 8, EpisodeTotals(2, 2, 10.0, 4.0, 6.0, 30, 0, 0.0)._replace(**changes))
+    return EvaluationPart(evaluator, 1, 8, 51_200, EpisodeTotals(2, 2, 10.0, 4.0, 6.0, 30, 0, 0.0)._replace(**changes))
 
 
 def test_an_evaluation_is_complete_when_all_parts_have_arrived() -> None:
@@ -280,10 +280,13 @@ def test_an_evaluation_is_complete_when_all_parts_have_arrived() -> None:
     assert reports.take() == []
     assert reports.last == report
     assert [reports.is_complete(number) for number in (1, 2)] == [True, False]
-    assert report == EvaluationReport(8, 5, 11.0 / 4, -2.0, 6.0, 7.0, None)
+    assert report == EvaluationReport(8, 51_200, 5, 11.0 / 4, -2.0, 6.0, 7.0, None)
     assert list(report.scalars().values()) == list(dataclasses.astuple(report))[:-1]
     assert {"eval/policy_version", "eval/episode_return_mean"} <= report.scalars().keys()
-    assert str(report) == "evaluation of policy version 8: return 2.750 (-2.000 to 6.000), length 7.0, 5 episodes"
+    assert str(report) == (
+        "evaluation of the policy after 51,200 env steps (version 8): return 2.750 (-2.000 to 6.000), length 7.0, "
+        "5 episodes"
+    )
 
 
 def test_means_are_reported_only_of_what_episodes_report() -> None:

@@ -77,7 +77,7 @@ def message(kind: type, data: st.DataObject) -> Any:
         return kind(data.draw(numbers("H")), *variable(kind, data))
     values = [data.draw(numbers(code)) for code in fields_of(layout)]
     if kind is messages.EvaluationPart:
-        values[3:] = [messages.EpisodeTotals(*values[3:])]
+        values[4:] = [messages.EpisodeTotals(*values[4:])]
     if kind is messages.TrainStats:
         lags = [None if math.isnan(lag) else lag for lag in values[-6:]]
         values[-6:] = [messages.PolicyLag(*lags[:3]), messages.PolicyLag(*lags[3:])]
