@@ -30,6 +30,13 @@ def picture_of(env: Any, name: str, flag: str) -> Frame:
         image = env.render()
     # Foreign code may raise anything.
     except Exception as error:
+        # Gymnasium's checker raises an AssertionError before a base class can raise the other.
+        unlisted = isinstance(error, AssertionError) and "rgb_array" not in (env.metadata.get("render_modes") or ())
+        if unlisted or isinstance(error, NotImplementedError):
+            raise EnvError(
+                f'{name}: it has no render() for "rgb_array": add one, render_mode and metadata '
+                f"(docs/tutorials/own_env.md), or leave out {flag}"
+            ) from error
         fix = "install libEGL (apt install libegl1)" if "mujoco" in sys.modules and lacks_opengl() else "fix that"
         raise EnvError(
             f"{name}: cannot be drawn for a video: render() raised {named(error)}; {fix}, or leave out {flag}"

@@ -45,6 +45,7 @@ from sfactory.process.spawn import Spawner, leave, prepare_process
 from sfactory.process.stack_dump import STOPPED, StackDump, is_stopped
 from sfactory.spec import EnvSpec
 from sfactory.system.operating_system import LINUX
+from sfactory.system.optional_packages import find_ffmpeg
 
 log = logging.getLogger(__name__)
 
@@ -78,8 +79,10 @@ def probe_env(
 ) -> Probed:
     """Check the env of ``factory`` on the first of ``gpus``; ``timed``: and time steps; ``drawn``: and draw it once.
 
-    Raises EnvError with a flaw.
+    Raises EnvError with a flaw, and before that what ``find_ffmpeg`` raises.
     """
+    if drawn:
+        find_ffmpeg("--eval_video")
     for worker in range(len(gpus)):
         see_gpu_of(worker, gpus, dict(os.environ))  # refuses those that are not there
     work = _Examining(factory, timed, os.environ.get(CUDA), drawn)
@@ -140,8 +143,9 @@ def probing(
         why = f": its process is {STOPPED}" if is_stopped(process.pid or 0) else ""
         if not why:
             log.warning("%s hung here:\n%s", name, stack.request(process).wait())
+        drawn = ", and drawn," if isinstance(work, _Examining) and work.drawn else ""
         raise EnvError(
-            f"--env={env}: not made, reset and stepped within --reset_timeout_seconds={timeout_s:g}{why}"
+            f"--env={env}: not made, reset and stepped{drawn} within --reset_timeout_seconds={timeout_s:g}{why}"
         ) from None
     finally:
         spawner.kill(process)

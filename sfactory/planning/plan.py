@@ -40,7 +40,7 @@ from sfactory.shared.trajectories import RnnStates, trajectory_fields
 from sfactory.spec import EnvSpec
 from sfactory.system.cores import Cores
 from sfactory.system.gpu import why_unused
-from sfactory.system.optional_packages import find_ffmpeg, required
+from sfactory.system.optional_packages import required
 from sfactory.system.resources import (
     pinnable,
     process_memory,
@@ -316,8 +316,6 @@ def plan_run(
         return plan
     if plan.layout.remote:
         _require_joining(config.sampling)
-    if config.evaluation.records:
-        find_ffmpeg("--eval_video")
     children = len(plan.layout.process_names)
     require_handles(children)
     if not place.rank:

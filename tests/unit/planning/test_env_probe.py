@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -138,8 +139,8 @@ def test_an_env_that_cannot_be_made_is_refused_with_its_cause(spawner: Spawner, 
 def test_an_env_that_hangs_is_refused_when_its_time_is_up_and_the_place_is_shown(
     spawner: Spawner, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(EnvError, match=r"not made, reset and stepped within --reset_timeout_seconds=2$"):
-        probe_env(spawner, factory_of("sleepy"), 2)
+    with pytest.raises(EnvError, match=r"not made, reset and stepped, and drawn, within --reset_timeout_seconds=2$"):
+        probe_env(spawner, factory_of("sleepy"), 2, drawn=True)
 
     assert re.search(r"sf-probe hung here:\n.*test_env_probe\.py\", line \d+ in sleepy", caplog.text, re.DOTALL)
 
@@ -224,12 +225,30 @@ def undrawable(render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
     return chatty()
 
 
+def made_by_gymnasium(render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
+    """Neither a render() nor a render mode, in the wrappers of gymnasium.make."""
+
+    def maker(**kwargs: Any) -> gymnasium.Env[Any, Any]:
+        env = ScriptedEnv([(1, "terminated")])
+        env.render_mode = kwargs["render_mode"]
+        return env
+
+    return gymnasium.make(gymnasium.envs.registration.EnvSpec("Plain-v0", maker), render_mode=render_mode)
+
+
+NO_RENDER = (
+    'it has no render() for "rgb_array": add one, render_mode and metadata (docs/tutorials/own_env.md), or leave out '
+    "--eval_video"
+)
+
+
 @pytest.mark.parametrize(
     ("env", "text"),
     [
         ("vector:CartPole-v1", ""),
         ("tests.support.drawn_env:Drawn", ""),
-        (f"{HERE}:chatty", "render() raised NotImplementedError; fix that, or leave out --eval_video"),
+        (f"{HERE}:chatty", NO_RENDER),
+        (f"{HERE}:made_by_gymnasium", NO_RENDER),
         ("tests.support.drawn_env:BadPainter", "render() raised RuntimeError: out of paint"),
         (f"{HERE}:undrawable", 'with --eval_video it is made with render_mode="rgb_array"'),
     ],
@@ -248,3 +267,10 @@ def test_an_env_of_which_no_video_can_be_made_is_refused(env: str, text: str, mo
 
     assert text in str(caught.value)
     assert str(caught.value).startswith(f"--env={env}: ")
+
+
+def test_a_missing_package_is_named_before_an_env_is_made(spawner: Spawner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+
+    with pytest.raises(ConfigError, match=r"^--eval_video: the package imageio_ffmpeg cannot be imported"):
+        probe_env(spawner, factory_of("absent"), BOUND_S, drawn=True)
