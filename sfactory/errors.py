@@ -121,7 +121,10 @@ class LearnerDied(LearnerFailed):
 
 
 class Starved(LearnerFailed):
-    """A learner waits for datasets that will never be filled; the text says what each process is waiting for."""
+    """A learner waits for datasets that will never be filled; the text says what each process is waiting for.
+
+    What was learned is saved.
+    """
 
 
 class RankLost(LearnerFailed):

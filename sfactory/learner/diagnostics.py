@@ -51,8 +51,11 @@ class Starvation:
     step meanwhile. Actors that still create or reset their envs for the first time have an own timeout.
     """
 
-    def __init__(self, timeout_s: float, status: StatusBoard, table: SlotTable, policy: int | None = None) -> None:
-        """``timeout_s``: 0 switches it off. ``policy``: None if there is only one."""
+    def __init__(
+        self, timeout_s: float, status: StatusBoard, table: SlotTable, policy: int | None = None, port: int = 0
+    ) -> None:
+        """``timeout_s``: 0 switches it off. ``policy``: None if only one. ``port``: of remote actors; 0: none."""
+        self._port = port
         self._timeout_s, self._status, self._table, self._policy = timeout_s, status, table, policy
         self.begin()
 
@@ -69,7 +72,9 @@ class Starvation:
         text = f"no dataset to learn from for {self._timeout_s:g} s (--learner_starvation_timeout_sec)"
         booting = any(state < State.RUNNING for state in self._status.values("state", ACTORS))
         if not taken and not booting:
-            raise Starved(f"{text}, and no actor has taken a step meanwhile, so none will come\n{waits}")
+            join = f"; python -m sfactory.remote_actors --connect=HOST:{self._port} starts a remote actor"
+            none = f"{text}, and no actor has taken a step meanwhile, so none will come{join if self._port else ''}"
+            raise Starved(f"{none}\n{waits}")
         meanwhile = f"actors have taken {taken} steps meanwhile" if taken else "actors still create or reset their envs"
         advice = f"; --policy_mapping says how often policy {self._policy} plays, and --train_policies can leave it out"
         which = "" if self._policy is None else advice

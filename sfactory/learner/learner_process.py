@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 
 from sfactory.clock import BLOCK_S, now
-from sfactory.errors import RankLost, SFactoryError, named
+from sfactory.errors import RankLost, SFactoryError, Starved, named
 from sfactory.layout import ACTORS
 from sfactory.learner.batcher import Batcher, Inbox
 from sfactory.learner.dataset_queue import DatasetQueue
@@ -54,7 +54,8 @@ class LearnerWorker:
             self._replay = Replay(config.replay_proportion, config.replay_slots, config.replay_include_new, seed)
         self._batcher = self._make_batcher()
         one_of = policy if shared.layout.num_policies > 1 else None
-        self._starvation = Starvation(config.learner_starvation_timeout_sec, shared.status, shared.table, one_of)
+        timeout, port = config.learner_starvation_timeout_sec, setup.config.sampling.remote_actors_port
+        self._starvation = Starvation(timeout, shared.status, shared.table, one_of, port)
         self._own_area: Staging | None = None
         self._dataset_queue: DatasetQueue | None = None
 
@@ -283,7 +284,7 @@ def _train(setup: LearnerSetup, row: StatusRow, ranks: Ranks) -> None:
         worker.start(threads)
         try:
             threads.wait(worker.over)
-        except RankLost:
+        except (RankLost, Starved):  # raised between updates, which are whole
             learner.finish(save=control.stop is not Stop.NOW)
             raise
         if worker.over():

@@ -150,12 +150,12 @@ class Time:
         return SimpleNamespace(look=lambda: self.at - since)
 
 
-def starving(board: StatusBoard, timeout_s: float = 300.0) -> Starvation:
+def starving(board: StatusBoard, timeout_s: float = 300.0, port: int = 0) -> Starvation:
     table = SlotTable(2, 1, 2, 1)
     table.begin(0)
     table.begin(3)
     table.publish(3, 0)
-    return Starvation(timeout_s, board, table)
+    return Starvation(timeout_s, board, table, port=port)
 
 
 def test_slow_envs_are_reported_and_waited_for(
@@ -181,7 +181,7 @@ def test_starved_learner_ends_with_the_state_of_every_process(
     board: StatusBoard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     time = Time(monkeypatch)
-    starvation, never = starving(board), starving(board, timeout_s=0.0)
+    starvation, never = starving(board, port=5555), starving(board, timeout_s=0.0)
     time.at += 250.0
     starvation.begin()  # a dataset has come
     board.row("sf-actor-0").begin_work()
@@ -194,6 +194,7 @@ def test_starved_learner_ends_with_the_state_of_every_process(
         starvation.look()
 
     text = str(caught.value)
+    assert "so none will come; python -m sfactory.remote_actors --connect=HOST:5555 starts" in text
     for part in (*NAMES, "sf-actor-0: running, busy for", "slots: 1 filling, 1 free", "slots: 1 free, 1 ready"):
         assert part in text
     assert Starved.exit_code is ExitCode.LEARNER

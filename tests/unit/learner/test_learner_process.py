@@ -6,12 +6,14 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from sfactory.clock import now
+from sfactory.errors import Starved
 from sfactory.learner.learner_process import LearnerWorker, run_learner
 from sfactory.learner.minibatches import Dataset
 from sfactory.learner.staging import Columns, DeviceSlot, Staging
@@ -20,6 +22,7 @@ from sfactory.process import threads as threads_module
 from sfactory.process.threads import Threads
 from sfactory.shared.control import LearnerCommand, Stop
 from sfactory.shared.slots import SlotState
+from sfactory.shared.status import State
 from tests.support.lone_learner import LoneLearner, run_to_the_end
 from tests.support.parts import CPU, VECTOR
 from tests.support.processes import eventually
@@ -234,6 +237,20 @@ def test_batch_size_changes_while_the_loops_run() -> None:
         loops.join(60.0)
     assert not loops.is_alive()
     assert row.get("env_steps") - steps == 40 * (row.get("updates") - updates)
+
+
+def test_what_was_learned_is_saved_before_a_learner_ends_because_no_actor_is_left(tmp_path: Path) -> None:
+    lone = LoneLearner(tmp_path, **SLOTS_OF_2_ROWS, num_epochs=1, learner_starvation_timeout_sec=1.0)
+    for index in range(2):
+        lone.shared.status.row(f"sf-actor-{index}").set("state", State.RUNNING)
+        send(lone, index)
+
+    with pytest.raises(Starved, match="no actor has taken a step meanwhile"):
+        run_learner(lone.setup, lone.row)
+
+    saved = lone.saved()
+    assert saved is not None
+    assert (saved["train_step"], saved["env_steps"]) == (1, STEPS)
 
 
 BOUND_S = 30.0
