@@ -99,7 +99,11 @@ _ADDRESS = re.compile(r"[A-Za-z0-9._-]+:(\d{1,5})", re.ASCII)
 def _remote_clashes(config: RemoteConfig) -> Iterator[Clash]:
     address = _ADDRESS.fullmatch(config.connect)
     if address is None or not 0 < int(address[1]) < 2**16:
-        yield "connect", "must be the address of the run, for example --connect=learner.local:5555", ()
+        yield (
+            "connect",
+            "must be HOST:PORT of the run, with a port of 1 to 65535, for example --connect=learner.local:5555",
+            (),
+        )
     if not config.token_file:
         yield "token_file", "must name a file with the secret of the run", ()
     if not config.env:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import time
@@ -21,6 +22,8 @@ from sfactory.shared.weights import SharedWeights
 
 _ASK_S = 0.1  # between two questions for newer weights, which are signs of life, too
 _HELLO_S = 5.0  # for an answer, before another try
+
+_log = logging.getLogger(__name__)
 
 
 class LinkLost(SFactoryError):
@@ -129,9 +132,9 @@ class Link:
 def open_link(open_once: Callable[[], Link], within_s: float, meanwhile: Callable[[], None] = lambda: None) -> Link:
     """``open_once()``, tried again while it raises LinkLost, which passes after ``within_s`` seconds.
 
-    meanwhile: called between two tries.
+    meanwhile: called between two tries. A line says after some seconds that it is still tried.
     """
-    deadline = Deadline(within_s)
+    deadline, silence = Deadline(within_s), Deadline(_HELLO_S)
     while True:
         try:
             return open_once()
@@ -141,6 +144,9 @@ def open_link(open_once: Callable[[], Link], within_s: float, meanwhile: Callabl
                     f"{error}, for {within_s:g} s (--reconnect_sec): is it the address of a run with "
                     "--remote_actors_port, can it be reached from here, and has it the same secret?"
                 ) from None
+            if silence.passed:
+                silence = Deadline(float("inf"))  # once
+                _log.info("no answer yet; trying for %g s (--reconnect_sec)", within_s)
         meanwhile()
         time.sleep(min(BLOCK_S, deadline.left))
 

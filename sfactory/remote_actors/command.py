@@ -34,9 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     with Command("sf-remote") as command:
         config = read_remote_line(arguments)
         required("zmq", "remote actors", "remote")
-        from sfactory.remote.sockets import read_token
+        from sfactory.remote.sockets import read_token, require_host
 
         token, env = read_token("token_file", config.token_file), env_name_of(config.env)
+        require_host(config.connect)
         with importing_torch(f"joining {config.connect}"):
             from sfactory.process.spawn import Spawner
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 from collections.abc import Iterator
@@ -23,8 +24,8 @@ from sfactory.learner.batcher import Inbox
 from sfactory.messages import TO_MAIN, EpisodeEnd, EpisodeExtras, EpisodesDone
 from sfactory.remote.frames import PROTOCOL, BadFrame, Kind, SlotFormat
 from sfactory.remote.gateway import Gateway
-from sfactory.remote.link import Link, LinkLost
-from sfactory.remote.sockets import Keys, Listener, read_token, require_port
+from sfactory.remote.link import Link, LinkLost, open_link
+from sfactory.remote.sockets import Keys, Listener, read_token, require_host, require_port
 from sfactory.shared.objects import SharedObjects
 from sfactory.shared.slots import SlotState
 from sfactory.shared.weights import SharedWeights
@@ -254,7 +255,7 @@ def test_without_the_secret_nothing_is_read(served: Served, link: Link, monkeypa
 
 def test_short_or_missing_secrets_and_used_ports_are_refused(tmp_path: Path, served: Served) -> None:
     file = tmp_path / "token"
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match=r"cannot be read: .*token_hex"):
         read_token("token_file", str(file))
     file.write_text("short\n")
     file.chmod(0o644)
@@ -266,15 +267,32 @@ def test_short_or_missing_secrets_and_used_ports_are_refused(tmp_path: Path, ser
     file.write_bytes(TOKEN + b"\n")
     assert read_token("token_file", str(file)) == TOKEN
     host, _, port = served.address.partition(":")
-    with pytest.raises(ConfigError, match="cannot be listened at"):
+    with pytest.raises(ConfigError, match=r"cannot be listened at.*take another --remote_actors_port"):
         require_port(host, int(port))
     with pytest.raises(ConfigError, match="cannot be listened at"):
         require_port("a" * 70, int(port))
+    require_host(served.address)
+    with pytest.raises(ConfigError, match=r"--connect=a+:5555: no machine of the name a+ is known"):
+        require_host(f"{'a' * 70}:5555")
+
+
+def test_a_line_says_once_that_no_run_answers(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def silent() -> Link:
+        raise LinkLost("no run answers at learner:5555")
+
+    monkeypatch.setattr(link_module, "_HELLO_S", 0.0)
+    monkeypatch.setattr(link_module, "BLOCK_S", 0.01)
+    caplog.set_level(logging.INFO)
+    with pytest.raises(LinkLost, match=r"no run answers at learner:5555, for 0.1 s \(--reconnect_sec\)"):
+        open_link(silent, 0.1)
+    assert caplog.text.count("no answer yet; trying for 0.1 s (--reconnect_sec)") == 1
 
 
 @pytest.mark.parametrize("address", ["", "learner", "learner:", "learner:0", "learner:65536", "a b:5555"])
 def test_addresses_that_no_run_can_have_are_refused(address: str) -> None:
     argv = ["--token_file=secret", f"--env={ENV}"]
     assert read_remote_line([*argv, "--connect=learner_1.local:65535"]).connect == "learner_1.local:65535"
-    with pytest.raises(ConfigError, match="must be the address of the run"):
+    with pytest.raises(ConfigError, match="must be HOST:PORT of the run, with a port of 1 to 65535"):
         read_remote_line([*argv, f"--connect={address}"])
