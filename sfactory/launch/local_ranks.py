@@ -2,9 +2,9 @@
 
 NOTE [Local ranks]: the process of the command is torch's agent, and trains nothing. It sends the first signal to all
 ranks, which save and end; a second one ends them at once. If it is killed, they get SIGTERM (NOTE [Death of the
-launcher]). The first rank leaves its last line and its exit code in a file, because other ranks may print, and
-exit, after it. Ranks meet at a store on the loopback: torch's own listen on all network cards, and c10d unpickles what
-it finds there.
+launcher]), and remove its folder. The first rank leaves its last line and its exit code there, because other ranks may
+print, and exit, after it. Ranks meet at a store on the loopback: torch's own listen on all network cards, and c10d
+unpickles what it finds there.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ def train_in_ranks(devices: Sequence[str], arguments: Sequence[str]) -> tuple[in
     another rank if that is why all have ended, if the first rank has left neither, or was ended by torch.
     """
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible_to_ranks(devices))
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a store that is lost would log a trace for each call
     set_process_name("sf-ranks")
     handlers = {signum: signal.getsignal(signum) for signum in HANDLED}
     listening = [signum.name for signum, handler in handlers.items() if handler != signal.SIG_IGN]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from sfactory.system.cores import core_ids
 
 RUN_ID = "learner_devices"  # by which torch tells ranks that --learner_devices has started
 LAST_LINE, EXIT_CODE = "last_line", "exit_code"  # what the first of them leaves
+_STARTER = os.getppid()  # unless it has ended before this import
 START_S = 600.0  # that a rank waits for the others, which check their envs and load their code, each in its time
 
 
@@ -50,7 +52,16 @@ class Place:
         return Place(rank, world, local_rank, local_world, folder)
 
     def leave(self, name: str, text: str) -> bool:
-        """Leave ``text`` to the process that has started this rank, if it lives and reads that; whether it does."""
+        """Leave ``text`` to the process that has started this rank, if it lives and reads that; whether it does.
+
+        Otherwise the folder that it would have removed is removed as far as it is empty.
+        """
+        if self.folder and os.getppid() != _STARTER:
+            folder = Path(self.folder)
+            for each in (folder, *folder.parents[:3]):
+                with contextlib.suppress(OSError):  # not empty while another rank lives
+                    each.rmdir()
+            return False
         if not self.folder or self.rank:
             return False
         try:

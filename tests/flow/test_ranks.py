@@ -124,6 +124,8 @@ def test_signals_save_and_end_ranks_and_any_number_of_them_goes_on(run_trainer: 
     run.saves_again()
     run.signal_main(signal.SIGKILL)  # ranks do not outlive the process that has started them
     run.assert_all_gone(END_S)
+    assert "\nRESULT " in run.stderr
+    assert "TCPStore.cpp" not in run.stderr
     assert_resumes(run_trainer(**{**flags, "learner_devices": None, "train_for_env_steps": 1}).done(), run_trainer)
 
 

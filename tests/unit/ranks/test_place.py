@@ -160,6 +160,21 @@ def test_learner_devices_are_where_ranks_start_and_where_each_learns(
         for_rank(gpus, ONE_RANK)
 
 
+def test_ranks_remove_the_folder_of_a_starter_that_was_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folders = [tmp_path / "ranks" / "run" / "attempt_0" / str(rank) for rank in range(2)]
+    (folders[1] / "run_dir").mkdir(parents=True)
+    folders[0].mkdir()
+    monkeypatch.setattr("sfactory.ranks.place._STARTER", 0)
+    first, second = (Place(rank, 2, rank, 2, str(folder)) for rank, folder in enumerate(folders))
+
+    assert not first.leave(EXIT_CODE, "0")
+    assert not second.leave(EXIT_CODE, "0")
+    assert (folders[1] / "run_dir").exists()
+    (folders[1] / "run_dir").rmdir()
+    assert not second.leave(EXIT_CODE, "0")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_ranks_find_their_gpu_in_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     assert visible_to_ranks(["2", "0"]) == ["2", "0"]
