@@ -31,7 +31,7 @@ _OWN: dict[str, dict[str, object]] = {
     "HalfCheetah": {"gamma": 0.98, "gae_lambda": 0.92, "initial_stddev": 0.135, "train_for_env_steps": 5_000_000},
     "Hopper": {},
     "Walker2d": {"train_for_env_steps": 2_000_000},
-    # With 5e-4 its policies change by a divergence of 0.3 in each update, and it learns a third as much.
+    # With 5e-4 its policies change by a divergence of 0.3 in each update, and it learns half as much.
     "Ant": {"learning_rate": 1e-4, "initial_stddev": 0.3, "train_for_env_steps": 5_000_000},
     "Humanoid": {"gamma": 0.95, "gae_lambda": 0.9, "train_for_env_steps": 10_000_000},
     "HumanoidStandup": {"gae_lambda": 0.9, "train_for_env_steps": 10_000_000},
