@@ -63,6 +63,19 @@ class ValueHead(nn.Module):
         self.linear.weight.mul_(factor)
         self.linear.bias.sub_(shift).mul_(factor).add_(self.returns.shift)
 
+    @torch.no_grad()
+    def denormalizing(self) -> list[Tensor]:
+        """Weight and bias of a layer that would give values in the unit of rewards."""
+        weight, bias = self.linear.weight.clone(), self.linear.bias.clone()
+        return [weight, bias] if self.returns is None else [weight / self.returns.scale, self.denormalize(bias)]
+
+    @torch.no_grad()
+    def add_denormalizing(self, weight: Tensor, bias: Tensor) -> None:
+        """Change what ``denormalizing`` returns by so much."""
+        scale = 1.0 if self.returns is None else self.returns.scale
+        self.linear.weight.add_(weight * scale)
+        self.linear.bias.add_(bias * scale)
+
 
 class LastColumnValue(ValueHead):
     """The value of a WholeModel: its last feature, in the unit of returns or, while these are normalized, in theirs."""

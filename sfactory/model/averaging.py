@@ -7,7 +7,8 @@ these alone. So all ranks decide by the same numbers, and what is saved is a mea
 
 Where collection waits for the learner all ranks wait for the mean. Otherwise none does: each goes on learning while
 weights are exchanged in another thread, takes over the mean when it has come, and adds to it what it has learned
-meanwhile. So a slow network makes means rarer and later, and no rank slower.
+meanwhile. So a slow network makes means rarer and later, and no rank slower. To statistics nothing is added: a variance
+that has since fallen by more than the mean would be below 0.
 """
 
 from __future__ import annotations
@@ -38,16 +39,19 @@ class Averaging:
     ) -> None:
         """flat: of the model. beside: of weights that are trained with it. momentum: f of learned weights."""
         # A head of values that is rescaled as returns are normalized (see ValueHead.observe) would be so once more.
-        rescaled = "" if model.value_head.returns is None else "value_head."
-        names = {name for name, _ in model.named_parameters() if not (rescaled and name.startswith(rescaled))}
-        self._factors = flat.filled(names, momentum)
-        self._factors += [torch.full_like(floats, momentum) for each in beside for floats in each.floats]
+        self._head = None if model.value_head.returns is None else model.value_head
+        names = {name for name, _ in model.named_parameters() if not (self._head and name.startswith("value_head."))}
+        beside_floats = [floats for each in beside for floats in each.floats]
+        self._learned = flat.filled(names, 1.0) + [torch.ones_like(floats) for floats in beside_floats]
+        self._factors = [learned * momentum for learned in self._learned]
         self._weights = [floats for each in (flat, *beside) for floats in each.floats]
         self._agreed = [floats.clone() for floats in self._weights]  # a
         self._momenta = [torch.zeros_like(floats) for floats in self._weights]
         self._normalizers = [] if model.obs_normalizer is None else [*model.obs_normalizer.by_key.values()]
         self._given: list[Tensor] = []
         self._since: list[Tensor] = []
+        self._given_values: list[Tensor] = []
+        self._values_since: list[Tensor] = []
         self._changes = torch.zeros(0)
         self._ranks = ranks
         self.train_step = 0
@@ -60,6 +64,7 @@ class Averaging:
     def give(self) -> None:
         """Keep the present weights, for the next mean."""
         self._given = [mine.clone() for mine in self._weights]
+        self._given_values = [] if self._head is None else self._head.denormalizing()
         changes = [mine - agreed for mine, agreed in zip(self._weights, self._agreed, strict=True)]
         # One tensor, whose sum is one message; float32 is exact enough for differences.
         self._changes = torch.cat([change.float() for change in changes]).cpu()
@@ -72,7 +77,11 @@ class Averaging:
     def join(self) -> None:
         """Change the weights to the mean. ``go_on`` adds what was learned since ``give``."""
         means = torch.split(self._changes.to(self._weights[0].device), [len(mine) for mine in self._weights])
-        self._since = [mine - given for mine, given in zip(self._weights, self._given, strict=True)]
+        weights = zip(self._weights, self._given, self._learned, strict=True)
+        self._since = [(mine - given) * learned for mine, given, learned in weights]
+        if self._head is not None:
+            values = zip(self._head.denormalizing(), self._given_values, strict=True)
+            self._values_since = [mine - given for mine, given in values]
         for mean, factor, momentum, agreed in zip(means, self._factors, self._momenta, self._agreed, strict=True):
             momentum.mul_(factor).add_(mean)
             agreed.add_(mean).addcmul_(factor, momentum)
@@ -82,19 +91,15 @@ class Averaging:
         """See ``join``."""
         for mine, since in zip(self._weights, self._since, strict=True):
             mine.add_(since)
-        self._derive()
+        if self._head is not None:
+            self._head.add_denormalizing(*self._values_since)
 
     def undo(self) -> None:
         """Go back to the weights after the last averaging."""
         for mine, agreed in zip(self._weights, self._agreed, strict=True):
             mine.copy_(agreed)
-        self._derive()
-
-    def _derive(self) -> None:
-        """Of observations: a mean of scales is not that of the mean variance; with ``since`` it may even be below 0.
-
-        Of returns, scale and shift stay means, as the layer that they belong to is the mean (see ValueHead.observe).
-        """
+        # A mean of scales is not that of the mean variance. Of returns scale and shift stay means, as the layer that
+        # they belong to is the mean (see ValueHead.observe).
         for normalizer in self._normalizers:
             normalizer.derive()
 

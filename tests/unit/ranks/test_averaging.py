@@ -60,6 +60,13 @@ def equal(some: Weights, other: Weights, within: float = 0.0) -> bool:
     return all(torch.allclose(some[name], other[name], rtol=0.0, atol=within) for name in other)
 
 
+def values_of(weights: Weights) -> Tensor:
+    """Weights and bias of the value head in the unit of rewards."""
+    scale, shift = (weights[f"value_head.returns.{name}"] for name in ("scale", "shift"))
+    layer, bias = (weights[f"value_head.linear.{name}"] for name in ("weight", "bias"))
+    return torch.cat([(layer / scale).flatten(), (bias - shift) / scale])
+
+
 def mean_of(*each: Weights) -> Weights:
     """Without what is derived from statistics of observations."""
     derived = re.compile(r"obs_normalizer\..*\.(scale|shift)")
@@ -129,9 +136,14 @@ def test_ranks_go_on_during_a_meeting_and_keep_what_they_have_learned_meanwhile(
 
     mean = mean_of(zero.first, one.first)
     for rank in (zero, one):
-        since = {name: rank.before[name] - rank.first[name] for name in mean}
-        assert not equal(rank.before, rank.first, 1e-4)
-        assert equal(rank.after, {name: mean[name] + since[name] for name in mean}, 1e-6)
+        learned = [name for name in mean if not name.startswith(("value_head", "obs_normalizer"))]
+        since = {name: rank.before[name] - rank.first[name] for name in learned}
+        assert not equal(since, {name: torch.zeros_like(since[name]) for name in learned}, 1e-4)
+        statistics = {name: mean[name] for name in mean if ".returns." in name or name.startswith("obs_normalizer")}
+        assert equal(rank.after, {name: mean[name] + since[name] for name in learned} | statistics, 1e-6)
+        changed = values_of(rank.before) - values_of(rank.first)
+        assert changed.abs().max() > 1e-5
+        assert torch.allclose(values_of(rank.after), values_of(mean) + changed, rtol=0.0, atol=1e-6)
         assert rank.steps == 0 < rank.lone.learning.progress.env_steps
         assert rank.lone.learning.publisher.version == rank.lone.learning.trainer.train_step == DATASETS + 1
     saved = zero.lone.saved()
@@ -158,9 +170,9 @@ def test_observations_are_normalized_by_their_statistics_where_a_variance_fell_b
 
     one, other = as_threads(2, average)
 
-    for normalizer, var in ((one, 0.0), (other, 50.5)):  # 50.5 - 90 is below 0
-        assert normalizer.var.flatten()[0] == var
-        scale = (var + EPS) ** -0.5
+    for normalizer in (one, other):  # 50.5 - 90 would be below 0
+        assert normalizer.var.flatten()[0] == 50.5
+        scale = (50.5 + EPS) ** -0.5
         assert normalizer.scale.flatten()[0] == pytest.approx(scale)
         assert normalizer.shift.flatten()[0] == pytest.approx(-3.0 * scale)
 
