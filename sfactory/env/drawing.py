@@ -13,6 +13,7 @@ from sfactory.env.lifecycle import draw_without_screen, lacks_opengl
 from sfactory.errors import EnvError, named
 
 Frame = npt.NDArray[np.uint8]
+EVAL_VIDEO = "--eval_video"
 
 
 def draw_into_memory() -> None:

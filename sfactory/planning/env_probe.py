@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import gymnasium
 
 from sfactory.actor.reward_shaping import RewardShaping, default_reward_shaping
-from sfactory.env.drawing import draw_into_memory, picture_of
+from sfactory.env.drawing import EVAL_VIDEO, draw_into_memory, picture_of
 from sfactory.env.factory import IMAGES, EnvFactory
 from sfactory.env.lifecycle import CUDA, close_env, see_gpu_of, see_gpus_of_main
 from sfactory.env.multi_agent import AgentsEnv
@@ -82,7 +82,7 @@ def probe_env(
     Raises EnvError with a flaw, and before that what ``find_ffmpeg`` raises.
     """
     if drawn:
-        find_ffmpeg("--eval_video")
+        find_ffmpeg(EVAL_VIDEO)
     for worker in range(len(gpus)):
         see_gpu_of(worker, gpus, dict(os.environ))  # refuses those that are not there
     work = _Examining(factory, timed, os.environ.get(CUDA), drawn)
@@ -216,10 +216,10 @@ class _Examining(NamedTuple):
         try:
             env = self.factory.seeded(0, IMAGES)
         except EnvError as error:
-            raise EnvError(f'{error}; with --eval_video it is made with render_mode="{IMAGES}"') from error
+            raise EnvError(f'{error}; with {EVAL_VIDEO} it is made with render_mode="{IMAGES}"') from error
         try:
             env.reset(seed=0)
-            picture_of(env, name, "--eval_video")
+            picture_of(env, name, EVAL_VIDEO)
         finally:
             close_env(env, name)
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from sfactory import atomic
 from sfactory.clock import Deadline
+from sfactory.env.drawing import EVAL_VIDEO
 from sfactory.errors import CannotSaveError, EnvError
 from sfactory.play.rendering import AnyEnv, VideoScreen, frames_per_second
 from sfactory.play.video import VideoFile
 from sfactory.system.optional_packages import find_ffmpeg
 
-EVAL_VIDEO = "--eval_video"
 _MOST_FRAMES = 1500
 _LONGEST_S = 60.0  # from the first frame, after which an env that draws slowly is drawn no more
 _GROWTH = 1.1  # of env steps, from one video to the next
