@@ -38,13 +38,17 @@ class Averaging:
         self, model: ActorCritic, flat: FlatState, beside: Sequence[FlatState], momentum: float, ranks: Ranks
     ) -> None:
         """flat: of the model. beside: of weights that are trained with it. momentum: f of learned weights."""
+        names = {name for name, _ in model.named_parameters()}
+        of_values = {name for name in names if name.startswith("value_head.")}
         # A head of values that is rescaled as returns are normalized (see ValueHead.observe) would be so once more.
-        self._head = None if model.value_head.returns is None else model.value_head
-        names = {name for name, _ in model.named_parameters() if not (self._head and name.startswith("value_head."))}
+        rescaled = set() if model.value_head.returns is None else of_values
         beside_floats = [floats for each in beside for floats in each.floats]
-        self._learned = flat.filled(names, 1.0) + [torch.ones_like(floats) for floats in beside_floats]
-        self._factors = [learned * momentum for learned in self._learned]
-        self._weights = [floats for each in (flat, *beside) for floats in each.floats]
+        self._factors = flat.filled(names - rescaled, momentum)
+        self._factors += [torch.full_like(floats, momentum) for floats in beside_floats]
+        # What ``go_on`` adds to; the head keeps its change in the unit of rewards, whatever returns are normalized by.
+        self._learned = flat.filled(names - of_values, 1.0) + [torch.ones_like(floats) for floats in beside_floats]
+        self._head = model.value_head
+        self._weights = [*flat.floats, *beside_floats]
         self._agreed = [floats.clone() for floats in self._weights]  # a
         self._momenta = [torch.zeros_like(floats) for floats in self._weights]
         self._normalizers = [] if model.obs_normalizer is None else [*model.obs_normalizer.by_key.values()]
@@ -64,7 +68,7 @@ class Averaging:
     def give(self) -> None:
         """Keep the present weights, for the next mean."""
         self._given = [mine.clone() for mine in self._weights]
-        self._given_values = [] if self._head is None else self._head.denormalizing()
+        self._given_values = self._head.denormalizing()
         changes = [mine - agreed for mine, agreed in zip(self._weights, self._agreed, strict=True)]
         # One tensor, whose sum is one message; float32 is exact enough for differences.
         self._changes = torch.cat([change.float() for change in changes]).cpu()
@@ -79,9 +83,8 @@ class Averaging:
         means = torch.split(self._changes.to(self._weights[0].device), [len(mine) for mine in self._weights])
         weights = zip(self._weights, self._given, self._learned, strict=True)
         self._since = [(mine - given) * learned for mine, given, learned in weights]
-        if self._head is not None:
-            values = zip(self._head.denormalizing(), self._given_values, strict=True)
-            self._values_since = [mine - given for mine, given in values]
+        values = zip(self._head.denormalizing(), self._given_values, strict=True)
+        self._values_since = [mine - given for mine, given in values]
         for mean, factor, momentum, agreed in zip(means, self._factors, self._momenta, self._agreed, strict=True):
             momentum.mul_(factor).add_(mean)
             agreed.add_(mean).addcmul_(factor, momentum)
@@ -91,8 +94,7 @@ class Averaging:
         """See ``join``."""
         for mine, since in zip(self._weights, self._since, strict=True):
             mine.add_(since)
-        if self._head is not None:
-            self._head.add_denormalizing(*self._values_since)
+        self._head.add_denormalizing(*self._values_since)
 
     def undo(self) -> None:
         """Go back to the weights after the last averaging."""
