@@ -245,7 +245,7 @@ AUXILIARY_RULES = (
     excludes("use_cpc", "microbatch_size", "its negatives come from the whole minibatch, which microbatches split"),
     excludes("rnd", "use_cpc", "there is room for one auxiliary loss"),
     excludes("rnd", "model", "intrinsic values are learned from the features of a critic, which a whole model hides"),
-    *idle_unless(("rnd_coeff", "rnd_gamma", "rnd_share"), "rnd"),
+    *idle_unless(("rnd_coeff", "rnd_gamma", "rnd_share", "rnd_first_only"), "rnd"),
     excludes("eval_interval_sec", "serial_mode", "an evaluation has processes of its own, and serial mode has none"),
     excludes("eval_interval_sec", "benchmark", "an evaluation beside a benchmark would change its result"),
     _names("observers", "module:Class, for example --observers my_hooks:MyObserver", registered=True),

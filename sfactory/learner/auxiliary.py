@@ -17,7 +17,7 @@ from sfactory.learner.batch import Batch
 from sfactory.learner.train_stats import INTRINSIC
 from sfactory.model.actor_critic import ActorCritic, Unrolled
 from sfactory.model.cpc import CpcAction, Trace
-from sfactory.model.rnd import Rnd
+from sfactory.model.rnd import Rnd, first_visits
 from sfactory.seeds import Branch, seed_at
 
 
@@ -83,7 +83,8 @@ class Exploration(AuxiliaryTask):
         """``batch`` with intrinsic returns and advantages; ``parts``: the dataset is passed through so many at a time.
 
         The reward of step t is the predictor's error at obs[t+1], whether an episode ended there or not: the intrinsic
-        value of a state does not know ends (section 2.3 of the source). Targets are those of GAE with present values.
+        value of a state does not know ends (section 2.3 of the source). With ``rnd_first_only`` it is 0 where the
+        episode has given that observation before in the same row. Targets are those of GAE with present values.
         """
         rnd, following = self.rnd, {path: leaf[1:] for path, leaf in batch.obs.items()}
         rnd.normalizer.update(following, batch.fresh)
@@ -95,6 +96,8 @@ class Exploration(AuxiliaryTask):
             values.append(rnd.value.denormalize(rnd.value.forward(unrolled.features)))
             rewards.append(rnd.error({path: leaf[1:] for path, leaf in part.obs.items()}))
         reward, value = torch.cat(rewards, dim=1), torch.cat(values, dim=1)
+        if config.rnd_first_only:
+            reward *= first_visits(batch.obs, batch.is_first)[1:]
         targets = gae(
             discounts=torch.full_like(reward, config.rnd_gamma),
             rewards=reward,

@@ -3,11 +3,13 @@
 Source: Burda et al. 2019, "Exploration by random network distillation" (arXiv 1810.12894), sections 2.2 to 2.4. A
 target network with fixed random weights maps an observation to a vector, and a predictor learns to give the same one.
 Its error is large where observations are new. Observations are normalized by statistics of their own, and clipped to
-[-5, 5].
+[-5, 5]. That only the first visit of an observation pays is from Zhang et al. 2021, "NovelD: A simple yet effective
+exploration criterion", section 3; there it holds for a whole episode, here within a rollout.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -21,6 +23,7 @@ from sfactory.model.normalizer import ObsNormalizer
 from sfactory.tensor_spec import ObsSpec
 
 _SIZE = 256  # of the vectors that are predicted
+_FACTOR = 0x5851F42D4C957F2D  # odd, and its bits are irregular
 
 
 class _Vectors(nn.Module):
@@ -64,3 +67,27 @@ class Rnd(nn.Module):
         with torch.no_grad():
             wanted = self.target.forward(seen)
         return (self.predictor.forward(seen) - wanted).square().mean(-1).view(steps, rows)
+
+
+def first_visits(obs: Mapping[str, Tensor], is_first: Tensor) -> Tensor:
+    """[T, B] bool of obs {path: [T, B, ...]}: whether no earlier row of the same episode in its column is equal to it.
+
+    is_first: [T, B] bool - an episode begins. Rows are compared by fingerprints of 64 bits.
+    """
+    prints = is_first.cumsum(0) * _FACTOR + sum(_fingerprints(leaf) for leaf in obs.values())
+    ordered, order = prints.sort(dim=0, stable=True)
+    differs = torch.ones_like(is_first)
+    differs[1:] = ordered[1:] != ordered[:-1]
+    return torch.empty_like(is_first).scatter_(0, order, differs)
+
+
+def _fingerprints(leaf: Tensor) -> Tensor:
+    """[T, B] int64 - a number for the bytes of each leaf[t, b], different for different bytes but for rare chance."""
+    raw = leaf.flatten(2).contiguous() if leaf.dim() > 2 else leaf.unsqueeze(-1)
+    raw = raw.view(torch.uint8)
+    words = nn.functional.pad(raw, (0, -raw.shape[-1] % 8)).view(torch.int64)
+    generator = torch.Generator().manual_seed(_FACTOR)
+    factors = torch.randint(-(2**63), 2**63 - 1, (2, words.shape[-1]), generator=generator).to(leaf.device) | 1
+    mixed = words * factors[0]
+    mixed ^= mixed >> 32  # brings what differs in the high bits, which a product keeps there, to all bits
+    return (mixed * factors[1]).sum(-1)

@@ -248,6 +248,11 @@ class AlgoConfig:
         gt=0,
         le=1,
     )
+    rnd_first_only: bool = flag(
+        True,
+        "RND: an observation earns the bonus once in its part of an episode that is in a rollout, not when the very "
+        "same is seen there again",
+    )
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.learner.auxiliary import Exploration, make_auxiliary
-from sfactory.model.rnd import Rnd
+from sfactory.model.rnd import Rnd, first_visits
 from tests.support.equality import changed, copied
 from tests.support.parts import TINY, loss_of, model_of, random_batch, trainer_for
 
@@ -84,6 +84,52 @@ def test_intrinsic_returns_are_discounted_sums_of_errors_that_go_on_over_ends() 
     deviation = batch.intrinsic_returns.double().std(correction=0).item()
     plain = batch.intrinsic_returns - head.denormalize(head.forward(unrolled.features))[:-1].detach()
     torch.testing.assert_close(batch.intrinsic_advantages * (deviation**2 + 1e-5) ** 0.5, plain, rtol=1e-3, atol=1e-4)
+
+
+def test_first_visits_are_those_that_no_equal_row_of_the_episode_comes_before() -> None:
+    draw = torch.Generator().manual_seed(4)
+    obs = {
+        "image": torch.randint(0, 2, (40, 6, 3, 1), generator=draw, dtype=torch.uint8) * 255,
+        "place": torch.randint(0, 3, (40, 6), generator=draw).double() / 3,
+    }
+    is_first = torch.rand(40, 6, generator=draw) < 0.05
+
+    found = first_visits(obs, is_first)
+
+    for column in range(6):
+        seen: set[object] = set()
+        for t in range(40):
+            if is_first[t, column]:
+                seen.clear()
+            row = (*obs["image"][t, column].flatten().tolist(), obs["place"][t, column].item())
+            assert bool(found[t, column]) == (row not in seen)
+            seen.add(row)
+    assert 0.2 < found.float().mean() < 0.8
+
+
+def test_fingerprints_tell_observations_apart_that_differ_in_two_bytes() -> None:
+    rows = torch.zeros(65536, 1, 20, dtype=torch.uint8)
+    rows[:, 0, 7] = torch.arange(65536) % 256
+    rows[:, 0, 15] = torch.arange(65536) // 256
+
+    assert bool(first_visits({"obs": rows}, torch.zeros(65536, 1, dtype=torch.bool)).all())
+
+
+def test_an_observation_that_is_seen_again_earns_nothing_unless_the_flag_is_off() -> None:
+    model = model_of()
+    batch = random_batch(model, seed=1)
+    repeated = dataclasses.replace(batch, obs={"obs": batch.obs["obs"][:1].expand_as(batch.obs["obs"])})
+    begun = batch.is_first[1:].float().mean().item()
+    rewards = {}
+    for first_only in (True, False):
+        task = Exploration(rnd_of(), seed=5, policy=0)
+        task.add_returns(model, repeated, dataclasses.replace(ALGO, rnd_first_only=first_only), parts=1)
+        rewards[first_only] = task.statistics()["rnd_reward"]
+
+    # The same everywhere in a column: only the first row of an episode is a first visit.
+    assert begun < 0.5
+    assert 0.0 <= rewards[True] <= rewards[False] * 0.6
+    assert rewards[False] > 0.0
 
 
 def test_the_loss_learns_from_both_advantages_and_steps_that_are_invalid_give_none() -> None:
