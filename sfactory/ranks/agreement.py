@@ -79,11 +79,6 @@ class Agreement:
         self._opened += may_open
         return may_open
 
-    @property
-    def is_under_way(self) -> bool:
-        """Whether a meeting has begun whose result has not been taken over."""
-        return self._under_way is not None
-
     def _begin_meeting(self, wish: str, must_meet: bool) -> None:
         checksum = self._checksum() if self._meetings % _CHECK_EVERY == 0 else 0
         self._meetings += 1

@@ -11,6 +11,7 @@ import pytest
 from sfactory.errors import LearnerFailed, RankLost
 from sfactory.ranks.agreement import Agreement, Apart
 from sfactory.ranks.ranks import Ranks
+from tests.support.processes import eventually
 
 
 class Scripted(Ranks):
@@ -103,22 +104,21 @@ def test_a_rank_that_waits_for_no_other_takes_over_the_mean_when_it_has_come() -
             assert self.answers.acquire(timeout=30)
             return super().meet(word, give_up)
 
-    def come(answers: int = 1) -> None:
-        ranks.answers.release(answers)
-        for _ in iter(lambda: agreement.is_under_way, False):
-            assert not agreement.may_open(False, "")
+    def come(seconds: float) -> None:
+        """The other rank comes, and has trained for so long, which is known once the result is taken over."""
+        assert agreement.train_seconds < seconds
+        ranks.answers.release()
+        assert eventually(lambda: not agreement.may_open(False, "") and agreement.train_seconds == seconds, 30.0, 0.0)
 
     ranks, stop, joined = Slow(*[("", 3.0, 7), ("", 4.0, 0), ("", 5.0, 0), ("", 6.0, 0)]), 0, list[object]()
     apart = Apart(2, lambda: [0], lambda: joined.append("exchanged"), lambda _: joined.append("joined"), False)
     agreement = Agreement(ranks, lambda: stop, lambda: 1.0, lambda: 7, apart)
 
     assert [agreement.may_open(True, "") for _ in range(5)] == [True] * 5  # the first meeting is under way meanwhile
-    come()
-    assert agreement.train_seconds == 3.0
+    come(3.0)
     assert joined == []  # no rank had opened a dataset before it
     assert agreement.may_open(True, "")
-    assert agreement.is_under_way
-    come()
+    come(4.0)
     assert joined == ["exchanged", "joined"]
     assert agreement.may_open(True, "")  # the second dataset since the last meeting began
     assert len(ranks.said) == 2

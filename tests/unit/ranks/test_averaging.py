@@ -18,6 +18,7 @@ from sfactory.ranks import agreement
 from sfactory.ranks.ranks import ALONE, Ranks
 from tests.support.lone_learner import LoneLearner
 from tests.support.parts import model_of
+from tests.support.processes import eventually
 from tests.support.ranks import Parted, ThreadRanks, as_threads
 
 DATASETS = 4
@@ -119,17 +120,16 @@ def test_ranks_go_on_during_a_meeting_and_keep_what_they_have_learned_meanwhile(
         lone = made(ranks.rank, ranks, tmp_path, sync_every=DATASETS, async_rl=True)
         agreement = lone.learning.agreement
         assert agreement is not None
+        lone.learning.progress.earlier_seconds = 1.0
         assert lone.learning.may_open(True)  # the first meeting begins, at which there is nothing to exchange yet
         lone.learn()
-        for _ in iter(lambda: agreement.is_under_way, False):
-            lone.learning.may_open(False)
+        assert eventually(lambda: not lone.learning.may_open(False) and agreement.train_seconds == 1.0, 30.0, 0.0)
         learn_apart(lone, DATASETS - 1)
         assert lone.learning.may_open(True)
         first = weights_of(lone)
         lone.learn()
         before, steps = weights_of(lone), lone.row.get("env_steps")
-        for _ in iter(lambda: agreement.is_under_way, False):
-            lone.learning.may_open(False)
+        assert eventually(lambda: not lone.learning.may_open(False) and lone.learning.progress.env_steps > 0, 30.0, 0.0)
         return Apart(lone, first, before, weights_of(lone), steps)
 
     zero, one = as_threads(2, meanwhile)
