@@ -18,7 +18,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
 from torch._C._distributed_c10d import TCPStore
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -27,10 +26,11 @@ from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCP
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from sfactory.config.flags import assigned
-from sfactory.errors import ConfigError, ExitCode, RankLost
+from sfactory.errors import ExitCode, RankLost
 from sfactory.launch.tied_process import tied_command
 from sfactory.process.signals import HANDLED, set_process_name
 from sfactory.ranks.place import EXIT_CODE, LAST_LINE, RUN_ID, START_S
+from sfactory.system.gpu import require_gpu
 
 _ON_LOOPBACK = "sfactory-loopback"
 _LOOPBACK = "127.0.0.1"
@@ -115,11 +115,8 @@ def visible_to_ranks(devices: Sequence[str]) -> list[str]:
     """What CUDA_VISIBLE_DEVICES is to be, so that rank k of a machine finds its GPU in place k."""
     if devices[0] == "cpu":
         return []
-    count = torch.cuda.device_count()
-    if max(map(int, devices)) >= count:
-        given = assigned("learner_devices", ",".join(devices))
-        cpus = ",".join("cpu" for _ in devices)
-        none = f"torch finds no CUDA device here; use --learner_devices={cpus}, or leave it out"
-        raise ConfigError([f"{given}: {f'torch finds {count} CUDA devices here, numbered from 0' if count else none}"])
+    cpus = ",".join("cpu" for _ in devices)
+    given, instead = assigned("learner_devices", ",".join(devices)), f"use --learner_devices={cpus}, or leave it out"
+    require_gpu(max(map(int, devices)), given, instead)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     return [visible[int(device)] if visible[0] else device for device in devices]

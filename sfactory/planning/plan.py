@@ -39,7 +39,7 @@ from sfactory.shared.memory import planned_bytes
 from sfactory.shared.trajectories import RnnStates, trajectory_fields
 from sfactory.spec import EnvSpec
 from sfactory.system.cores import Cores
-from sfactory.system.gpu import why_unused
+from sfactory.system.gpu import require_gpu, why_unused
 from sfactory.system.optional_packages import required
 from sfactory.system.resources import (
     pinnable,
@@ -79,18 +79,13 @@ def choose_device(wanted: str, learner_devices: str = "") -> str:
 
     learner_devices: the flag that ``wanted`` comes from, if it has a value.
     """
-    has_gpu = torch.cuda.is_available()
-    if wanted == "cpu" or (wanted == "auto" and not has_gpu):
+    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return "cpu"
     given, instead = f"--device={wanted}", "use --device=cpu or --device=auto"
     if learner_devices:
         given, instead = f"--learner_devices={learner_devices}", "use --learner_devices=cpu, or leave it out"
-    if not has_gpu:
-        why = f" ({why})" if (why := why_unused()) else ""
-        raise ConfigError([f"{given}: torch finds no CUDA device here{why}; {instead}"])
     index = int(wanted.partition(":")[2] or 0)
-    if index and index >= (count := torch.cuda.device_count()):
-        raise ConfigError([f"{given}: torch finds {count} CUDA devices here, numbered from 0"])
+    require_gpu(index, given, instead)
     return f"cuda:{index}"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sfactory.errors import ResourceError
+from sfactory.errors import ConfigError, ResourceError
 
 _DEVICES = Path("/dev")
 _MIB = 2**20
@@ -61,6 +61,17 @@ def why_unused() -> str:
     except (AssertionError, RuntimeError) as error:  # the first is of a torch without CUDA
         return (str(error).splitlines() or [type(error).__name__])[0]
     return ""
+
+
+def require_gpu(number: int, given: str, instead: str) -> None:
+    """Raise ConfigError if torch finds no GPU of this ``number``. given: the flag that asks for it; instead: advice."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if number < count:
+        return
+    if count:
+        raise ConfigError([f"{given}: torch finds {count} CUDA devices here, numbered from 0"])
+    why = f" ({why})" if (why := why_unused()) else ""
+    raise ConfigError([f"{given}: torch finds no CUDA device here{why}; {instead}"])
 
 
 def total_memory(device: str) -> int | None:

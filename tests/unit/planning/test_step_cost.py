@@ -68,6 +68,7 @@ def test_steps_are_timed_only_where_their_cost_decides(
     flags: dict[str, object], gpu: bool, timed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: int(gpu))
 
     assert steps_are_timed(config_of(flags)) == timed
 
@@ -84,6 +85,7 @@ def test_with_a_gpu_the_plan_weighs_an_env_step_against_a_forward_pass(
     env_step_us: float | None, chosen: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
 
     plan = plan_sizes(config_of({"inference": "auto", "encoder_mlp_layers": (8,)}), VECTOR, env_step_us)
 

@@ -176,6 +176,7 @@ def test_ranks_remove_the_folder_of_a_starter_that_was_killed(monkeypatch: pytes
 
 
 def test_ranks_find_their_gpu_in_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     assert visible_to_ranks(["2", "0"]) == ["2", "0"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")

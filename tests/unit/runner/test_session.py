@@ -130,6 +130,7 @@ def test_the_first_line_says_where_and_how_is_computed(
     spec = EnvSpec.of_spaces(screen, gymnasium.spaces.Discrete(3))
     monkeypatch.setattr(session, "probe_env", lambda *given, **named: Probed(spec))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     argv = ["--env=sfactory_envs.synthetic.bandit:Bandit", "--num_workers=2", *words]
     interrupts = Interrupts()
     begun = session.Session(read_command_line(argv), argv, Spawner(), interrupts, 0.0)
