@@ -36,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with signals_held_back():
             from sfactory.config.resolve import read_command_line
             from sfactory.ranks.rules import devices_to_start, for_rank
+            from sfactory.remote.joining import require_joining
 
             if not asks_for_help(arguments):  # that comes at once: this imports numpy
                 import sfactory.experiment.summary  # noqa: F401
@@ -51,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(last_line, file=sys.stderr, flush=True)
             return command.exit_code
         resolved = for_rank(resolved, place)
+        require_joining(resolved.config.sampling)
         report = resolved.config.report
         # Imported only now, so that a mistyped flag is reported at once. torch comes with the session, while the fork
         # server imports it too.

@@ -35,12 +35,12 @@ from sfactory.planning.resident_rules import fitted_to_tensors
 from sfactory.planning.step_cost import forward_us
 from sfactory.process.signals import stdout_to_stderr
 from sfactory.ranks.place import ONE_RANK, Place
+from sfactory.remote.joining import require_joining
 from sfactory.shared.memory import planned_bytes
 from sfactory.shared.trajectories import RnnStates, trajectory_fields
 from sfactory.spec import EnvSpec
 from sfactory.system.cores import Cores
 from sfactory.system.gpu import require_gpu, why_unused
-from sfactory.system.optional_packages import required
 from sfactory.system.resources import (
     pinnable,
     process_memory,
@@ -309,23 +309,13 @@ def plan_run(
         _log.warning("torch cannot use the GPU of this machine, so the CPU computes: %s", why)
     if config.run.serial_mode:  # it has no other processes
         return plan
-    if plan.layout.remote:
-        _require_joining(config.sampling)
+    require_joining(config.sampling)
     children = len(plan.layout.process_names)
     require_handles(children)
     if not place.rank:
         warn_of_few_cores(plan.cores, children + 1, place.world)
     warn_of_niceness(config.sampling.default_niceness)
     return replace(plan, cores=pinnable(plan.cores)) if config.sampling.set_workers_cpu_affinity else plan
-
-
-def _require_joining(sampling: SamplingConfig) -> None:
-    """Raise ConfigError if no remote actor could join."""
-    required("zmq", "--remote_actors_port", "remote")
-    from sfactory.remote.sockets import read_token, require_port
-
-    read_token("remote_actors_token_file", sampling.remote_actors_token_file)
-    require_port(sampling.remote_actors_host, sampling.remote_actors_port)
 
 
 def require_mapping(config: Config, plan: Plan) -> None:

@@ -34,7 +34,8 @@ from sfactory.messages import (
     SlotFreed,
 )
 from sfactory.remote.frames import PROTOCOL, BadFrame, Kind, ReportQueue, SlotFormat, most_bytes
-from sfactory.remote.sockets import Listener, read_token
+from sfactory.remote.joining import read_token
+from sfactory.remote.sockets import Listener
 from sfactory.seeds import ENV_SEED_BITS, Branch, seed_at
 from sfactory.shared.status import State, StatusRow, Stopwatch
 from sfactory.shared.trajectories import Array, Slot

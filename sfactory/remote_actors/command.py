@@ -17,6 +17,7 @@ from sfactory.config.launcher import RemoteConfig, read_remote_line
 from sfactory.config.trust import CODE_FLAGS, names_code
 from sfactory.errors import ConfigError
 from sfactory.process.command import Command, importing_torch, show_result
+from sfactory.remote.joining import read_token, require_host
 from sfactory.system.cores import Cores, set_for_children
 from sfactory.system.optional_packages import required
 
@@ -34,8 +35,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     with Command("sf-remote") as command:
         config = read_remote_line(arguments)
         required("zmq", "remote actors", "remote")
-        from sfactory.remote.sockets import read_token, require_host
-
         token, env = read_token("token_file", config.token_file), env_name_of(config.env)
         require_host(config.connect)
         with importing_torch(f"joining {config.connect}"):

@@ -24,8 +24,9 @@ from sfactory.learner.batcher import Inbox
 from sfactory.messages import TO_MAIN, EpisodeEnd, EpisodeExtras, EpisodesDone
 from sfactory.remote.frames import PROTOCOL, BadFrame, Kind, SlotFormat
 from sfactory.remote.gateway import Gateway
+from sfactory.remote.joining import read_token, require_host, require_port
 from sfactory.remote.link import Link, LinkLost, open_link
-from sfactory.remote.sockets import Keys, Listener, read_token, require_host, require_port
+from sfactory.remote.sockets import Keys, Listener
 from sfactory.shared.objects import SharedObjects
 from sfactory.shared.slots import SlotState
 from sfactory.shared.weights import SharedWeights
@@ -255,8 +256,9 @@ def test_without_the_secret_nothing_is_read(served: Served, link: Link, monkeypa
 
 def test_short_or_missing_secrets_and_used_ports_are_refused(tmp_path: Path, served: Served) -> None:
     file = tmp_path / "token"
-    with pytest.raises(ConfigError, match=r"cannot be read: .*token_hex"):
-        read_token("token_file", str(file))
+    for no_file in (file, tmp_path):
+        with pytest.raises(ConfigError, match=r"cannot be read: .*token_hex"):
+            read_token("token_file", str(no_file))
     file.write_text("short\n")
     file.chmod(0o644)
     with pytest.raises(ConfigError, match="chmod 600"):

@@ -36,6 +36,12 @@ def modules_after(code: str) -> set[str]:
             "read(['--env=CartPole-v1'])",
             SLOW,
         ),
+        (
+            "from sfactory import remote_actors; from sfactory.train import main; env = '--env=CartPole-v1'; "
+            "assert main([env, '--remote_actors_port=5555', '--remote_actors_token_file=none']) == 2; "
+            "assert remote_actors.main([env, '--connect=localhost:5555', '--token_file=none']) == 2",
+            SLOW[:1],
+        ),
         ("from sfactory.experiment import summary; from sfactory.report import writers, console", SLOW[:1]),
     ],
 )
