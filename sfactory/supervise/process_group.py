@@ -55,7 +55,8 @@ class ProcessExit:
 
     def as_error(self) -> SFactoryError:
         """The error with which this death ends the run, with the exit code of a learner that has set one."""
-        text = f"{self.text.rstrip()}\n{self.cause}" if self.text else self.cause
+        text = self.text.rstrip()
+        text = f"{text}\n{self.cause}" if "\n" in text else self.cause  # which has a text of one line
         if not is_learner(self.name):
             return WorkerDied(text)
         error = LearnerDied(text)

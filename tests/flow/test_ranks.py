@@ -70,6 +70,7 @@ def test_ranks_have_equal_weights_and_end_by_name_with_one_that_is_killed(
     run.assert_ended(ExitCode.LEARNER, END_S)
     assert f"rank 1 (process {pid} on " in run.last_stderr_line
     assert "typically" not in run.last_stderr_line  # gloo's advice
+    assert run.stderr.count("RankLost") == 1
     assert run.stderr.count(": starting CartPole-v1") == 1  # by the first rank
     assert "--learner_devices=cpu,cpu" in run.last_stderr_line  # of the command that resumes it
     assert assert_equal_weights(tmp_path) > 5
