@@ -102,7 +102,7 @@ class _TrainCommand(Command):
         """Print the RESULT line with what an earlier session of the run has reached; returns its summary."""
         from sfactory.config.resolve import resumed_dir
         from sfactory.config.saved_config import SUMMARY_NAME
-        from sfactory.experiment.run_dir import saved_env_steps
+        from sfactory.experiment.run_dir import saved_env_steps, shown_env_steps
         from sfactory.experiment.summary import Summary, result_line
 
         run_dir = resumed_dir(self._arguments)  # None for a benchmark or a fresh run
@@ -111,6 +111,8 @@ class _TrainCommand(Command):
         steps = saved if earlier is None else earlier.env_steps
         if earlier is not None and not earlier.policies:
             steps = max(steps, saved)  # a session that was killed has left no summary
+        if run_dir is not None:
+            steps = max(steps, shown_env_steps(run_dir))  # nor may it have saved what it has shown
         line = result_line(
             status,
             env_steps=steps,

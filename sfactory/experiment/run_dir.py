@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sfactory import atomic
-from sfactory.config.saved_config import LOG_NAME, RUN_NAME, SUMMARY_NAME, checkpoint_folder
+from sfactory.config.saved_config import LOG_NAME, METRICS_NAME, RUN_NAME, SUMMARY_NAME, checkpoint_folder
 from sfactory.errors import CannotSaveError, Refused, RunDirError
 from sfactory.experiment.provenance import WorkingTree, local_time, session_facts
 from sfactory.process.signals import signals_held_back
@@ -193,6 +193,15 @@ def saved_env_steps(run_dir: Path) -> int:
         steps = path.stem.rpartition("_")[2]
         newest[path.parent] = max(newest.get(path.parent, 0), int(steps) if steps.isdecimal() else 0)
     return sum(newest.values())
+
+
+def shown_env_steps(run_dir: Path) -> int:
+    """Env steps of the newest row of metrics.jsonl; 0 if there is none. A kill may have cut off its last line."""
+    with contextlib.suppress(OSError):
+        for line in reversed(atomic.read_bytes(run_dir / METRICS_NAME).splitlines()):
+            with contextlib.suppress(ValueError, LookupError, TypeError):
+                return int(atomic.parse_json(line)["env_steps"])
+    return 0
 
 
 def keep_unreadable(path: Path, error: Exception) -> None:

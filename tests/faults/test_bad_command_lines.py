@@ -94,6 +94,7 @@ ENVS = [
 ]
 CASES = [(f"--env=CartPole-v1 {flags}", *texts) for flags, *texts in FLAGS] + ENVS
 SAVED = {"old": 9000, "damaged": 700}  # env steps of the earlier runs
+KNOWN = {**SAVED, "damaged": 800}  # by metrics.jsonl, too
 DEEP = '{"gamma": ' * 10_000
 AS_A_COMMAND = [CASES[1], ENVS[6]]
 
@@ -121,6 +122,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "train_dir" / run / "checkpoint_p0").mkdir()
         for steps in (600, newest):
             (folder / "train_dir" / run / "checkpoint_p0" / f"checkpoint_000000010_{steps}.pth").touch()
+    (folder / "train_dir" / "damaged" / "metrics.jsonl").write_text('{"env_steps": 800}\n{"env_st')
     (folder / "train_dir" / "damaged" / "config.json").write_text('{"format_version": 1, ')
     return folder
 
@@ -147,9 +149,9 @@ def test_bad_command_line_is_refused_with_advice(case: tuple[str, ...], folder: 
     assert "Traceback" not in errors
     assert stdout.read_text() == ""
     *lines, result = errors.splitlines()
-    saved = next((steps for run, steps in SAVED.items() if f"--experiment={run}" in argv), 0)
-    kept = "; the run is as it was" if saved else ""
-    assert re.fullmatch(rf"RESULT failed env_steps={saved} return=\S+ \(this start was refused{kept}\)", result), errors
+    known = next((steps for run, steps in KNOWN.items() if f"--experiment={run}" in argv), 0)
+    kept = "; the run is as it was" if known else ""
+    assert re.fullmatch(rf"RESULT failed env_steps={known} return=\S+ \(this start was refused{kept}\)", result), errors
     assert any(line.startswith("error: ") for line in lines)
     assert len(lines) == len(set(lines)), errors
     assert processes.eventually(lambda: not marked(run_id), CLEAN_S)
