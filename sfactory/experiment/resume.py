@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,9 +45,15 @@ class Resumed:
 
     @staticmethod
     def from_checkpoint(
-        rundir: RunDir, config: Config, weight_shapes: Mapping[str, tuple[int, ...]] | None = None
+        rundir: RunDir,
+        config: Config,
+        weight_shapes: Mapping[str, tuple[int, ...]] | None = None,
+        given: Collection[str] = (),
     ) -> Resumed | None:
         """Read the checkpoints that would be resumed; None for a fresh run.
+
+        given: flags that the user set. With them a line says that there is no checkpoint, if --restart_behavior=resume
+        is one of them, or an earlier session has begun here.
 
         Raises CheckpointError if a policy has checkpoints, but none that can be loaded, is of the kind that was asked
         for and, if given, has the ``weight_shapes`` of Plan.
@@ -56,8 +62,12 @@ class Resumed:
         known = [saved for saved in policies if saved is not None]
         summary = Summary.read(rundir.summary_path)
         if not known:
-            if summary is not None and summary.env_steps:
-                log.warning("an earlier session made %d env steps but saved none: starting at 0", summary.env_steps)
+            steps = 0 if summary is None else summary.env_steps
+            made = f", although an earlier session made {steps} env steps" if steps else ""
+            asked = config.run.restart_behavior == "resume" and "restart_behavior" in given
+            if made or asked or (given and rundir.run_json.exists()):
+                level = logging.WARNING if made else logging.INFO
+                log.log(level, "no checkpoint in %s%s: the run starts from the beginning", rundir.path, made)
             return None
         missing = tuple(policy for policy, saved in enumerate(policies) if saved is None)
         for policy in missing:

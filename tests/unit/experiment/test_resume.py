@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from sfactory.config.flags import config_of
 from sfactory.errors import CheckpointError
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
+from sfactory.experiment.summary import Summary
 from sfactory.learner.checkpointing import PAYLOAD_VERSION
 
 
@@ -52,3 +54,20 @@ def test_weights_that_do_not_fit_name_the_env_and_own_networks(tmp_path: Path) -
 
     assert "place is [2] there and [3] here" in str(error.value)
     assert "and --encoder=mine:Attention the code that it was trained with" in str(error.value)
+
+
+def test_a_start_that_is_to_resume_says_that_there_is_no_checkpoint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    config, line = config_of({"env": "any"}), f"no checkpoint in {tmp_path / 'run'}: the run starts from the beginning"
+    with RunDir.open(tmp_path, "run") as rundir:
+        assert Resumed.from_checkpoint(rundir, config, given={"env"}) is None
+        assert caplog.messages == []
+        assert Resumed.from_checkpoint(rundir, config, given={"env", "restart_behavior"}) is None
+        rundir.write_run_json("running", argv=[], seed=None)  # of a session that was killed
+        assert Resumed.from_checkpoint(rundir, config, given={"env"}) is None
+        assert caplog.messages == [line, line]
+        Summary("failed", 500, 500, 500, 1.0).write(rundir.summary_path)
+        assert Resumed.from_checkpoint(rundir, config, given={"env"}) is None
+        assert "although an earlier session made 500 env steps" in caplog.messages[-1]
