@@ -17,6 +17,7 @@ from sfactory.config.launcher import RemoteConfig, read_remote_line
 from sfactory.config.trust import CODE_FLAGS, names_code
 from sfactory.errors import ConfigError
 from sfactory.process.command import Command, importing_torch, show_result
+from sfactory.process.signals import Interrupted
 from sfactory.remote.joining import read_token, require_host
 from sfactory.system.cores import Cores, set_for_children
 from sfactory.system.optional_packages import required
@@ -59,6 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         try:
             host.run()
+        except Interrupted:
+            command.exit_code = command.interrupts.exit_code
+            print("interrupted: the result is what the run has acknowledged", file=sys.stderr, flush=True)
         finally:
             command.interrupts.raising = False
             host.close()

@@ -165,6 +165,8 @@ def test_a_run_goes_on_without_a_remote_actor_that_is_killed_and_accounts_for_al
     run.stop()
 
     assert "not acknowledged are lost" in stays.stderr
+    assert "interrupted: the result is what the run has acknowledged" in stays.stderr
+    assert "before there was a result" not in stays.stderr
     row = run.metrics()[-1]
     known = row["perf/received_steps"] + row["perf/held_steps"] + row["perf/discarded_steps"]
     assert row["perf/sampled_env_steps"] == known > 0
