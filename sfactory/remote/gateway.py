@@ -96,7 +96,8 @@ class Gateway:
     """Takes trajectories of remote actors into slots, and sends them weights."""
 
     def __init__(self, setup: ActorSetup, row: StatusRow, listener: Listener, slots: SlotFormat) -> None:
-        self._setup, self._row, self._socket, self._format = setup, row, listener.socket, slots
+        self._setup, self._row, self._format = setup, row, slots
+        self._listener, self._socket = listener, listener.socket
         self._shared, self._inbox = setup.shared, setup.inbox
         self._output = TrajectoryOutput(setup)
         if self._inbox.incarnation:
@@ -120,7 +121,7 @@ class Gateway:
     def turn(self, timeout: float) -> None:
         """Receive what has come, waiting up to ``timeout`` seconds for the first message, and fill free slots."""
         self._watch.before_wait()
-        self._socket.poll(int(1000 * (_FULL_S if any(self._unfreed.values()) else timeout)))
+        self._listener.wait(_FULL_S if any(self._unfreed.values()) else timeout)
         self._watch.after_wait()
         for _ in range(_MOST_MESSAGES):
             try:

@@ -8,16 +8,24 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
+import os
 import socket
 from typing import NamedTuple
 
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils import z85
+from zmq.utils.monitor import recv_monitor_message
 
 from sfactory.errors import ResourceError
 
 LINGER_S = 1.0  # for the last messages when a socket is closed
+_MOST_EVENTS = 256  # that are read in a turn
+_MOST_NAMED = 100  # addresses with another secret
+_UNKNOWN = "a remote actor at an unknown address"
+
+_log = logging.getLogger(__name__)
 
 
 class Keys(NamedTuple):
@@ -64,17 +72,57 @@ class Listener:
         self.socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
         self.socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 60)
         self.socket.setsockopt(zmq.LINGER, int(1000 * LINGER_S))
+        watched = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_DISCONNECTED
+        self._events, self._poller = self.socket.get_monitor_socket(int(watched)), zmq.Poller()
+        for each in (self.socket, self._events):
+            self._poller.register(each, zmq.POLLIN)
+        self._callers: dict[int, str] = {}  # addresses by number of the connection
+        self._has_other_secret, self._named = False, set[str]()
         try:
             self.socket.bind(f"tcp://{socket.gethostbyname(host)}:{port}")
         except (OSError, zmq.ZMQError) as error:
             self.close()
             raise ResourceError(f"{host}:{port} cannot be listened at for remote actors: {error}") from None
 
+    def wait(self, seconds: float) -> None:
+        """Wait up to ``seconds`` for a message or a caller; one with another secret is named once for its address."""
+        if self._events in dict(self._poller.poll(int(1000 * seconds))):
+            for _ in range(_MOST_EVENTS):
+                if not self._events.poll(0):
+                    break
+                event = recv_monitor_message(self._events)
+                self._look_at(int(event["event"]), int(event["value"]))
+
+    def _look_at(self, event: int, value: int) -> None:
+        """A caller that cannot be decrypted is disconnected at once, by the same thread of libzmq."""
+        if event == zmq.EVENT_ACCEPTED:
+            self._callers[value] = _caller(value)
+        elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+            self._has_other_secret = value == zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC
+        else:
+            caller = self._callers.pop(value, _UNKNOWN)
+            if self._has_other_secret and caller not in self._named and len(self._named) < _MOST_NAMED:
+                self._named.add(caller)
+                secret = "its secret is not that of --remote_actors_token_file"
+                _log.warning("%s is refused: %s (said once for each address)", caller, secret)
+            self._has_other_secret = False
+
     def close(self) -> None:
         """Close it, after what was sent has left or LINGER_S are over."""
+        self.socket.disable_monitor()
+        self._events.close(0)
         self.socket.close()
         self._authenticator.stop()
         self._context.term()
+
+
+def _caller(fd: int) -> str:
+    """Whom a connection leads to; it may have ended by now."""
+    try:
+        with socket.socket(fileno=os.dup(fd)) as copy:
+            return f"a remote actor at {copy.getpeername()[0]}"
+    except (OSError, LookupError):
+        return _UNKNOWN
 
 
 class Connection:

@@ -232,10 +232,14 @@ def test_remote_actors_leave_a_run_that_lets_nothing_wait_or_sends_too_much(
         Link(served.address, TOKEN, ENV, WEIGHTS)
 
 
-def test_without_the_secret_nothing_is_read(served: Served, link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_secret_nothing_is_read_and_a_caller_with_another_is_named_once(
+    served: Served, link: Link, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(link_module, "_HELLO_S", 1.0)
-    with pytest.raises(LinkLost):
-        Link(served.address, OTHER, ENV, WEIGHTS)
+    for _ in range(2):
+        with pytest.raises(LinkLost):
+            Link(served.address, OTHER, ENV, WEIGHTS)
+    assert eventually(lambda: "its secret is not that of --remote_actors_token_file" in caplog.text, 20.0)
     host, _, port = served.address.partition(":")
     for garbage in (b"\x80\x04\x95" + b"K" * 500, b"\xff" + b"\0" * 8 + b"\x7f" + b"\3\0NULL" + b"\0" * 500, b""):
         with socket.create_connection((host, int(port)), 5) as plain:
@@ -252,6 +256,11 @@ def test_without_the_secret_nothing_is_read(served: Served, link: Link, monkeypa
     context.destroy(0)
     receive_until(link, lambda: True)
     assert served._thread.is_alive()
+    # On a busy machine a connection may end before its address is read.
+    named = [text for text in caplog.messages if "is refused" in text]
+    assert len(named) == len(set(named))
+    callers = {f"a remote actor at {address}" for address in ("127.0.0.1", "an unknown address")}
+    assert {text.partition(" is refused")[0] for text in named} <= callers
 
 
 def test_short_or_missing_secrets_and_used_ports_are_refused(tmp_path: Path, served: Served) -> None:
