@@ -19,7 +19,7 @@ import zmq
 from sfactory import __version__
 from sfactory.actor.base_actor import TrajectoryOutput
 from sfactory.actor.setup import ActorSetup
-from sfactory.clock import BLOCK_S, TIMEOUTS, Deadline, Every, now
+from sfactory.clock import BLOCK_S, TIMEOUTS, Deadline, now
 from sfactory.config.flags import all_flags, assigned, values_of
 from sfactory.errors import clean
 from sfactory.layout import LEARNERS
@@ -54,7 +54,6 @@ _NAME_CHARACTERS = 80
 _WEIGHTS_PER_S = 10**7  # bytes of weights to a remote actor
 _END_S = 1.0  # at the end, for remote actors to leave
 _FULL_S = 0.005  # between two looks for a free slot
-_SAYS_SO_S = 30.0
 
 
 @dataclass
@@ -113,10 +112,10 @@ class Gateway:
         self._greeted = 0
         self._queue: deque[tuple[_Remote, dict[str, Array]]] = deque()  # trajectories that wait for a slot
         self._reports = ReportQueue()
-        self._watch, self._alone = Stopwatch(row), Every(_SAYS_SO_S)
+        self._watch, self._is_alone = Stopwatch(row), not self._shared.layout.local_actors
         sampling = setup.config.sampling
         self._place = f"{sampling.remote_actors_host}:{sampling.remote_actors_port}"
-        _log.info("remote actors can join at %s", self._place)
+        _log.info("remote actors can join at %s%s", self._place, "; the run waits for one" if self._is_alone else "")
 
     def turn(self, timeout: float) -> None:
         """Receive what has come, waiting up to ``timeout`` seconds for the first message, and fill free slots."""
@@ -306,10 +305,12 @@ class Gateway:
                     "%s is lost: nothing came from it for %.0f s; %d are there",
                     *(remote.name, silent_s, len(self._remotes)),
                 )
-        if self._remotes or self._shared.layout.local_actors:
-            self._alone = Every(_SAYS_SO_S)
-        elif self._alone.due():
-            _log.warning("no actor is there; the run waits for one that joins at %s", self._place)
+        was_alone, self._is_alone = self._is_alone, not (self._remotes or self._shared.layout.local_actors)
+        if self._is_alone and not was_alone:
+            bound = assigned(
+                "learner_starvation_timeout_sec", self._setup.config.learner.learner_starvation_timeout_sec
+            )
+            _log.warning("no actor is there; the run waits for one that joins at %s (%s)", self._place, bound)
 
     def _forget(self, address: bytes) -> None:
         """Remove a remote actor, with what it has sent that is not acknowledged."""

@@ -59,6 +59,8 @@ class Reporter:
         self._line_due = Every(report.report_interval_sec)
         self._row_due = Every(report.experiment_summaries_interval)
         self._announced = False
+        self._by_remotes_alone = shared.layout.remote and not shared.layout.local_actors
+        self._counts_of_line = 0, 0
         # In serial mode no process ever waits for another, so there are no shares of time.
         cores = None if config.run.serial_mode else Cores.available().count
         self._line_load, self._row_load = (cores and LoadMeter(shared.status, cores) for _ in range(2))
@@ -90,7 +92,7 @@ class Reporter:
         if self._observers and reports.updates > self._observed_updates:
             self._observed_updates = reports.updates
             self._observers.on_training_step(reports.progress())
-        if self._announced and self._line_due.due():
+        if self._announced and self._line_due.due() and not self._waits_for_remotes():
             self._write_line()
         if self._announced and self._console.is_live and self._view_due.due():
             self._console.show(self._in_detail())
@@ -123,6 +125,11 @@ class Reporter:
         ended = self.reports.ended
         for _ in range(len(ended)):  # not those that come meanwhile: a beat must end
             self._observers.on_episode(ended.popleft(), self.reports.add_extra)
+
+    def _waits_for_remotes(self) -> bool:
+        """Whether all actors are remote, and nothing came since the last line. The gateway says if none is there."""
+        before, self._counts_of_line = self._counts_of_line, (self.reports.sampled_env_steps, self.reports.updates)
+        return self._by_remotes_alone and before == self._counts_of_line
 
     def _write_line(self) -> None:
         progress = self.reports.progress()

@@ -209,6 +209,24 @@ def test_messages_that_do_not_fit_close_the_connection_and_no_other(served: Serv
     assert served.taken() == []
 
 
+def test_a_run_says_once_that_it_waits_for_actors_and_again_when_the_last_has_left(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    for remote in list(served.gateway._remotes.values()):  # of other tests
+        remote.heard_at -= 10 * TIMEOUTS.link
+    for _ in range(2):
+        assert eventually(lambda: not served.gateway._remotes, 20.0)
+        caplog.clear()
+        link = Link(served.address, TOKEN, ENV, WEIGHTS)
+        link.leave()
+        assert eventually(lambda: "no actor is there" in caplog.text, 20.0)
+        link.close()
+        said = [text for text in caplog.messages if "has joined" in text or "no actor is there" in text]
+        assert ["no actor" in text for text in said] == [False, True]
+        assert said[1].endswith("(--learner_starvation_timeout_sec=300.0)")
+
+
 def test_who_has_another_version_or_env_is_refused_with_the_reason(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

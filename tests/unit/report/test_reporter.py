@@ -11,6 +11,7 @@ import pytest
 from sfactory.config.flags import config_of
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
+from sfactory.layout import GATEWAY
 from sfactory.report.bottleneck import Advisor, Load
 from sfactory.report.console import Console
 from sfactory.report.reporter import Reporter
@@ -40,8 +41,8 @@ class Naming(Advisor):
         return load.bound_by and f"bound by {load.bound_by}: advice"
 
 
-def lines_of(tmp_path: Path, drive: Callable[[Reporter, SharedObjects], None]) -> list[str]:
-    shared, stream, advisor = SharedObjects(VECTOR, small_layout(), weight_bytes=8), io.StringIO(), Naming()
+def lines_of(tmp_path: Path, drive: Callable[[Reporter, SharedObjects], None], **layout: object) -> list[str]:
+    shared, stream, advisor = SharedObjects(VECTOR, small_layout(**layout), weight_bytes=8), io.StringIO(), Naming()
     with RunDir.open(tmp_path, "run") as rundir:
         console = Console(None, None, stream)
         reporter = Reporter(CONFIG, shared, rundir, Resumed(), console, process_started_at=0.0, advisor=advisor)
@@ -79,3 +80,14 @@ def test_bottlenecks_that_take_turns_are_advised_on_once_each(tmp_path: Path, mo
     advice = [line for line in lines if line.startswith("bound by")]
     assert advice == [f"bound by {what}: advice" for what in ("learner", "none", "cores")]
     assert sum("bound_by=learner" in line for line in lines) == 5
+
+
+def test_without_steps_of_remote_actors_there_is_no_other_line_of_progress(tmp_path: Path) -> None:
+    def drive(reporter: Reporter, shared: SharedObjects) -> None:
+        for steps in (7, 7, 7, 9, 9):
+            shared.status.row(GATEWAY).set("env_steps", steps)
+            reporter.beat()
+
+    lines = lines_of(tmp_path, drive, num_actors=1, remote=True)
+
+    assert [line.split(" ")[0] for line in lines] == ["first", *["env_steps=0"] * 3]  # of 7 steps, of 9, and at the end
