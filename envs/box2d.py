@@ -1,8 +1,8 @@
 """Gymnasium's Box2D tasks.
 
 Discounts (but for BipedalWalker), lambdas, entropy bonuses and (but for the hard course) steps are those that
-rl-baselines3-zoo found task by task; the rest is what learned most by kind of task in docs/task_defaults.md, but with a small network and few, large
-minibatches at a higher rate that falls to 0, which took less time for as much.
+rl-baselines3-zoo found task by task; the rest is what learned most by kind of task in docs/task_defaults.md, but with a
+small network and few, large minibatches at a higher rate that falls to 0, which took less time for as much.
 """
 
 from __future__ import annotations
