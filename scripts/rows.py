@@ -149,8 +149,6 @@ _ALL = (
         5_000_000,
         280.0,
         "213.3 ± 129.5 (RL Zoo)",
-        tried="seed 1 had a training return of 114 after 2.05M steps, and was stopped; with a discount of 0.99, a "
-        "deviation of 0.3 and 64 envs it had -16 after 2M",
     ),
     Row(
         "breakout",
