@@ -43,9 +43,11 @@ def open_log(path: Path) -> TextIO:
     return os.fdopen(fd, "a", encoding="utf-8", errors="replace", buffering=1)
 
 
-def read_bytes(path: Path | str) -> bytes:
-    """The content of a regular file; raises OSError for all else, at once."""
+def read_bytes(path: Path | str, last: int | None = None) -> bytes:
+    """The content of a regular file, or its ``last`` bytes; raises OSError for all else, at once."""
     with open(path, "rb", opener=opened) as file:
+        if last is not None:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - last))
         return file.read()
 
 

@@ -112,7 +112,7 @@ class _TrainCommand(Command):
         if earlier is not None and not earlier.policies:
             steps = max(steps, saved)  # a session that was killed has left no summary
         if run_dir is not None:
-            steps = max(steps, shown_env_steps(run_dir))  # nor may it have saved what it has shown
+            steps = max(steps, shown_env_steps(run_dir))  # it has shown what it may not have saved
         line = result_line(
             status,
             env_steps=steps,

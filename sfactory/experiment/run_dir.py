@@ -198,8 +198,8 @@ def saved_env_steps(run_dir: Path) -> int:
 def shown_env_steps(run_dir: Path) -> int:
     """Env steps of the newest row of metrics.jsonl; 0 if there is none. A kill may have cut off its last line."""
     with contextlib.suppress(OSError):
-        for line in reversed(atomic.read_bytes(run_dir / METRICS_NAME).splitlines()):
-            with contextlib.suppress(ValueError, LookupError, TypeError):
+        for line in reversed(atomic.read_bytes(run_dir / METRICS_NAME, last=1 << 20).splitlines()):
+            with contextlib.suppress(ValueError, LookupError, TypeError, OverflowError):
                 return int(atomic.parse_json(line)["env_steps"])
     return 0
 

@@ -84,7 +84,7 @@ class Exploration(AuxiliaryTask):
 
         The reward of step t is the predictor's error at obs[t+1], whether an episode ended there or not: the intrinsic
         value of a state does not know ends (section 2.3 of the source). With ``rnd_first_only`` it is 0 where the
-        episode has given that observation before in the same row. Targets are those of GAE with present values.
+        episode has given that observation earlier in the rollout. Targets are those of GAE with present values.
         """
         rnd, following = self.rnd, {path: leaf[1:] for path, leaf in batch.obs.items()}
         rnd.normalizer.update(following, batch.fresh)
@@ -95,9 +95,9 @@ class Exploration(AuxiliaryTask):
             unrolled = model.unroll(part.obs, part.rnn_states[:-1], part.is_first, part.recurrence, part.held)
             values.append(rnd.value.denormalize(rnd.value.forward(unrolled.features)))
             rewards.append(rnd.error({path: leaf[1:] for path, leaf in part.obs.items()}))
+            if config.rnd_first_only:
+                rewards[-1] *= first_visits({path: part.obs[path] for path in rnd.seen}, part.is_first)[1:]
         reward, value = torch.cat(rewards, dim=1), torch.cat(values, dim=1)
-        if config.rnd_first_only:
-            reward *= first_visits(batch.obs, batch.is_first)[1:]
         targets = gae(
             discounts=torch.full_like(reward, config.rnd_gamma),
             rewards=reward,

@@ -23,7 +23,7 @@ from sfactory.model.normalizer import ObsNormalizer
 from sfactory.tensor_spec import ObsSpec
 
 _SIZE = 256  # of the vectors that are predicted
-_FACTOR = 0x5851F42D4C957F2D  # odd, and its bits are irregular
+_FACTORS = (0x5851F42D4C957F2D, 0x369DEA0F31A53F85)  # odd, and their bits are irregular
 
 
 class _Vectors(nn.Module):
@@ -47,13 +47,15 @@ class Rnd(nn.Module):
     """Predictor, fixed target, normalizer of observations, and the value head of intrinsic returns.
 
     The predictor has two layers more than the target. value: reads the features of the policy's critic; its
-    ``returns`` hold the statistics that intrinsic returns are normalized by.
+    ``returns`` hold the statistics that intrinsic returns are normalized by. seen: the paths of the observations that
+    the bonus is for, without action masks and what the core alone reads.
     """
 
     def __init__(self, obs: ObsSpec, feature_size: int, config: ModelConfig) -> None:
         """``feature_size``: of the critic's features."""
         super().__init__()
         config = replace(config, normalize_returns=True, use_spectral_norm=False, use_layer_norm=False)
+        self.seen = tuple(path for path, leaf in obs if not (leaf.is_mask or leaf.is_core_input))
         self.normalizer = ObsNormalizer(tuple(leaf for leaf in obs if leaf[1].is_number))
         normalized = frozenset(self.normalizer.keys)
         self.target = _Vectors(obs, config, normalized, depth=1).requires_grad_(False)
@@ -72,22 +74,34 @@ class Rnd(nn.Module):
 def first_visits(obs: Mapping[str, Tensor], is_first: Tensor) -> Tensor:
     """[T, B] bool of obs {path: [T, B, ...]}: whether no earlier row of the same episode in its column is equal to it.
 
-    is_first: [T, B] bool - an episode begins. Rows are compared by fingerprints of 64 bits.
+    is_first: [T, B] bool - an episode begins. Rows are equal if their bytes are, so 0.0 and -0.0 differ; they are
+    compared by fingerprints of 64 bits.
     """
-    prints = is_first.cumsum(0) * _FACTOR + sum(_fingerprints(leaf) for leaf in obs.values())
-    ordered, order = prints.sort(dim=0, stable=True)
+    prints = _fingerprints(torch.cat([_bytes(leaf) for leaf in obs.values()], dim=-1))
+    ordered, order = (prints + is_first.cumsum(0) * _FACTORS[0]).sort(dim=0, stable=True)
     differs = torch.ones_like(is_first)
     differs[1:] = ordered[1:] != ordered[:-1]
     return torch.empty_like(is_first).scatter_(0, order, differs)
 
 
-def _fingerprints(leaf: Tensor) -> Tensor:
-    """[T, B] int64 - a number for the bytes of each leaf[t, b], different for different bytes but for rare chance."""
-    raw = leaf.flatten(2).contiguous() if leaf.dim() > 2 else leaf.unsqueeze(-1)
-    raw = raw.view(torch.uint8)
-    words = nn.functional.pad(raw, (0, -raw.shape[-1] % 8)).view(torch.int64)
-    generator = torch.Generator().manual_seed(_FACTOR)
-    factors = torch.randint(-(2**63), 2**63 - 1, (2, words.shape[-1]), generator=generator).to(leaf.device) | 1
-    mixed = words * factors[0]
+def _bytes(leaf: Tensor) -> Tensor:
+    """[T, B, N] uint8 - the bytes of each leaf[t, b]."""
+    return (leaf.flatten(2).contiguous() if leaf.dim() > 2 else leaf.unsqueeze(-1).contiguous()).view(torch.uint8)
+
+
+def _fingerprints(rows: Tensor) -> Tensor:
+    """[T, B] int64 of rows [T, B, N] uint8: different for different rows but for rare chance."""
+    words = nn.functional.pad(rows, (0, -rows.shape[-1] % 8)).view(torch.int64)
+    places = torch.arange(1, words.shape[-1] + 1, device=rows.device)
+    first, second = _scrambled(places) | 1, _scrambled(-places) | 1  # made on the device, without a wait for it
+    mixed = words * first
     mixed ^= mixed >> 32  # brings what differs in the high bits, which a product keeps there, to all bits
-    return (mixed * factors[1]).sum(-1)
+    return (mixed * second).sum(-1)
+
+
+def _scrambled(numbers: Tensor) -> Tensor:
+    """Irregular int64 of different int64."""
+    for factor in _FACTORS:
+        numbers = numbers * factor
+        numbers = numbers ^ (numbers >> 32)
+    return numbers

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
-import os
 import socket
 from typing import NamedTuple
 
@@ -24,6 +23,7 @@ LINGER_S = 1.0  # for the last messages when a socket is closed
 _MOST_EVENTS = 256  # that are read in a turn
 _MOST_NAMED = 100  # addresses with another secret
 _UNKNOWN = "a remote actor at an unknown address"
+_IP = (socket.AF_INET, socket.AF_INET6)
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +73,11 @@ class Listener:
         self.socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 60)
         self.socket.setsockopt(zmq.LINGER, int(1000 * LINGER_S))
         watched = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_DISCONNECTED
-        self._events, self._poller = self.socket.get_monitor_socket(int(watched)), zmq.Poller()
+        self._events, self._poller = self._context.socket(zmq.PAIR), zmq.Poller()
+        # Without a limit: libzmq's thread would wait for a reader, and ``close`` for that thread.
+        self._events.setsockopt(zmq.RCVHWM, 0)
+        self.socket.monitor("inproc://events", int(watched))
+        self._events.connect("inproc://events")
         for each in (self.socket, self._events):
             self._poller.register(each, zmq.POLLIN)
         self._callers: dict[int, str] = {}  # addresses by number of the connection
@@ -109,7 +113,7 @@ class Listener:
 
     def close(self) -> None:
         """Close it, after what was sent has left or LINGER_S are over."""
-        self.socket.disable_monitor()
+        self.socket.monitor(None, 0)
         self._events.close(0)
         self.socket.close()
         self._authenticator.stop()
@@ -119,10 +123,16 @@ class Listener:
 def _caller(fd: int) -> str:
     """Whom a connection leads to; it may have ended by now."""
     try:
-        with socket.socket(fileno=os.dup(fd)) as copy:
-            return f"a remote actor at {copy.getpeername()[0]}"
-    except (OSError, LookupError):
+        borrowed = socket.socket(fileno=fd)
+    except OSError:
         return _UNKNOWN
+    try:
+        # Another connection may have got its number meanwhile.
+        return f"a remote actor, probably at {borrowed.getpeername()[0]}," if borrowed.family in _IP else _UNKNOWN
+    except OSError:
+        return _UNKNOWN
+    finally:
+        borrowed.detach()  # libzmq closes it
 
 
 class Connection:

@@ -61,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             host.run()
         except Interrupted:
+            command.interrupts.raising = False
             command.exit_code = command.interrupts.exit_code
             print("interrupted: the result is what the run has acknowledged", file=sys.stderr, flush=True)
         finally:

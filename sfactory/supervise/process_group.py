@@ -56,7 +56,7 @@ class ProcessExit:
     def as_error(self) -> SFactoryError:
         """The error with which this death ends the run, with the exit code of a learner that has set one."""
         text = self.text.rstrip()
-        text = f"{text}\n{self.cause}" if "\n" in text else self.cause  # which has a text of one line
+        text = self.cause if text in self.cause else f"{text}\n{self.cause}"
         if not is_learner(self.name):
             return WorkerDied(text)
         error = LearnerDied(text)

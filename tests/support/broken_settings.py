@@ -64,7 +64,8 @@ ALONE = """
     optimizer=muon separate_value_optimizer=True value_lr=0.1 value_lr_schedule=0:0.1 rmsprop_alpha=0.5
     rmsprop_momentum=0.5 rmsprop_tf_style=True weight_decay=0.1 use_cpc=True cpc_forward_steps=4
     cpc_time_subsample=4 cpc_forward_subsample=4 aux_loss_coeff=0.5 eval_workers=2 eval_episodes=5 eval_video=True
-    rnd_coeff=1.0 rnd_gamma=0.9 rnd_share=0.5 sync_momentum=0.5 learner_devices=0,0 learner_devices=0,cpu
+    rnd_coeff=1.0 rnd_gamma=0.9 rnd_share=0.5 rnd_first_only=False sync_momentum=0.5
+    learner_devices=0,0 learner_devices=0,cpu
     eval_deterministic=False with_pbt=True opponent_snapshot_env_steps=5 opponent_sampling=pfsp opponent_share=0.3
     policy_mapping=split policy_mapping_episodes=1
     num_workers=0 remote_actors_port=5555 remote_actors_host=0.0.0.0 remote_actors_token_file=token

@@ -250,8 +250,7 @@ class AlgoConfig:
     )
     rnd_first_only: bool = flag(
         True,
-        "RND: an observation earns the bonus once in its part of an episode that is in a rollout, not when the very "
-        "same is seen there again",
+        "RND: within a rollout, an observation earns the bonus only the first time that it is seen in its episode",
     )
 
 

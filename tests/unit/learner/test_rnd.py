@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.learner.auxiliary import Exploration, make_auxiliary
 from sfactory.model.rnd import Rnd, first_visits
+from sfactory.tensor_spec import TensorSpec
 from tests.support.equality import changed, copied
 from tests.support.parts import TINY, loss_of, model_of, random_batch, trainer_for
 
@@ -89,8 +91,10 @@ def test_intrinsic_returns_are_discounted_sums_of_errors_that_go_on_over_ends() 
 def test_first_visits_are_those_that_no_equal_row_of_the_episode_comes_before() -> None:
     draw = torch.Generator().manual_seed(4)
     obs = {
-        "image": torch.randint(0, 2, (40, 6, 3, 1), generator=draw, dtype=torch.uint8) * 255,
-        "place": torch.randint(0, 3, (40, 6), generator=draw).double() / 3,
+        "image": torch.randint(0, 2, (40, 6, 2, 1), generator=draw, dtype=torch.uint8) * 255,
+        "place": torch.randint(0, 2, (40, 6), generator=draw).double() / 3,
+        "open": torch.randint(0, 2, (40, 6), generator=draw).bool(),
+        "held": torch.randint(0, 2, (40, 6), generator=draw).bool(),
     }
     is_first = torch.rand(40, 6, generator=draw) < 0.05
 
@@ -101,7 +105,7 @@ def test_first_visits_are_those_that_no_equal_row_of_the_episode_comes_before() 
         for t in range(40):
             if is_first[t, column]:
                 seen.clear()
-            row = (*obs["image"][t, column].flatten().tolist(), obs["place"][t, column].item())
+            row = tuple(value for leaf in obs.values() for value in leaf[t, column].flatten().tolist())
             assert bool(found[t, column]) == (row not in seen)
             seen.add(row)
     assert 0.2 < found.float().mean() < 0.8
@@ -118,18 +122,31 @@ def test_fingerprints_tell_observations_apart_that_differ_in_two_bytes() -> None
 def test_an_observation_that_is_seen_again_earns_nothing_unless_the_flag_is_off() -> None:
     model = model_of()
     batch = random_batch(model, seed=1)
-    repeated = dataclasses.replace(batch, obs={"obs": batch.obs["obs"][:1].expand_as(batch.obs["obs"])})
-    begun = batch.is_first[1:].float().mean().item()
+    is_first = batch.is_first.clone()
+    is_first[2, 1] = is_first[3, 0] = True
+    same = batch.obs["obs"][:1].expand_as(batch.obs["obs"])
+    repeated = dataclasses.replace(batch, obs={"obs": same}, is_first=is_first)
     rewards = {}
     for first_only in (True, False):
         task = Exploration(rnd_of(), seed=5, policy=0)
-        task.add_returns(model, repeated, dataclasses.replace(ALGO, rnd_first_only=first_only), parts=1)
+        task.add_returns(model, repeated, dataclasses.replace(ALGO, rnd_first_only=first_only), parts=2)
         rewards[first_only] = task.statistics()["rnd_reward"]
 
     # The same everywhere in a column: only the first row of an episode is a first visit.
-    assert begun < 0.5
-    assert 0.0 <= rewards[True] <= rewards[False] * 0.6
-    assert rewards[False] > 0.0
+    errors = task.rnd.error({"obs": repeated.obs["obs"][1:]}).detach()
+    assert rewards[True] == pytest.approx((errors * is_first[1:]).mean().item(), rel=1e-4)
+    assert rewards[False] == pytest.approx(errors.mean().item(), rel=1e-4)
+
+
+def test_action_masks_and_what_the_core_alone_reads_make_no_observation_new() -> None:
+    view = TensorSpec((3,), "float32")
+    obs = (
+        ("view", view),
+        ("action_mask", replace(view, layout="mask", heads=(3,))),
+        ("last_reward", replace(view, shape=(1,), layout="last_reward")),
+    )
+
+    assert Rnd(obs, 8, TINY).seen == ("view",)
 
 
 def test_the_loss_learns_from_both_advantages_and_steps_that_are_invalid_give_none() -> None:

@@ -223,6 +223,7 @@ def test_a_run_says_once_that_it_waits_for_actors_and_again_when_the_last_has_le
         assert eventually(lambda: "no actor is there" in caplog.text, 20.0)
         link.close()
         said = [text for text in caplog.messages if "has joined" in text or "no actor is there" in text]
+        said = said[next(i for i, text in enumerate(said) if "has joined" in text) :]  # the first wait may end late
         assert ["no actor" in text for text in said] == [False, True]
         assert said[1].endswith("(--learner_starvation_timeout_sec=300.0)")
 
@@ -277,7 +278,7 @@ def test_without_the_secret_nothing_is_read_and_a_caller_with_another_is_named_o
     # On a busy machine a connection may end before its address is read.
     named = [text for text in caplog.messages if "is refused" in text]
     assert len(named) == len(set(named))
-    callers = {f"a remote actor at {address}" for address in ("127.0.0.1", "an unknown address")}
+    callers = {"a remote actor, probably at 127.0.0.1,", "a remote actor at an unknown address"}
     assert {text.partition(" is refused")[0] for text in named} <= callers
 
 

@@ -293,6 +293,12 @@ def run_to_failure(supervisor: Supervisor) -> float:
         (("sf-policy-0-0", 3, "T\nValueError: x"), WorkerDied, ExitCode.FAULTS, "failed: ValueError: x"),
         (("sf-learner-0", 3, "T\nValueError: x"), LearnerDied, ExitCode.LEARNER, "sf-learner-0 failed"),
         (("sf-learner-0", 70, "RankLost: x"), LearnerDied, ExitCode.LEARNER, "sf-learner-0 failed: RankLost: x"),
+        (
+            ("sf-learner-0", -9, "CannotSave: x"),
+            LearnerDied,
+            ExitCode.LEARNER,
+            "CannotSave: x\nsf-learner-0 was killed",
+        ),
         (("sf-learner-0", 71, "T\nDiverged"), LearnerDied, ExitCode.DIVERGED, "failed: Diverged"),
         (("sf-learner-0", 74, "T\nFull"), LearnerDied, ExitCode.CANNOT_SAVE, "failed: Full"),
         (("sf-actor-0", 71, "T\nx"), WorkerDied, ExitCode.FAULTS, "failed: x"),
@@ -308,4 +314,4 @@ def test_a_death_becomes_the_error_of_the_run(
     assert words in str(error)
     *traceback, last = str(error).splitlines()
     assert last.startswith(death[0])
-    assert len(traceback) == (2 if "\n" in death[2] else 0)  # what is one line is said once
+    assert len(traceback) == (2 if "\n" in death[2] else int(death[1] < 0 and bool(death[2])))  # nothing is said twice
