@@ -141,7 +141,6 @@ _ALL = (
         5_000_000,
         2900.0,
         "v3, after 1M: 1,327 ± 452 (RL Zoo)",
-        tried="seed 1 had a training return of 836 after 3.5M steps, and was stopped",
     ),
     Row(
         "bipedalwalker",

@@ -84,7 +84,7 @@ def idle_unless(
 
 def excludes(name: str, other: str, why: str) -> Rule:
     """A rule that is broken where both flags are on."""
-    advice = "leave one of the two out"
+    advice = f"leave this or --{other} out"
     if other == "serial_mode" and not LINUX:  # where it is the default
         advice = f"leave this out, as the processes of a run need Linux, and this is {NAME}"
     return refuse(

@@ -261,7 +261,7 @@ def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None, 
         raise ConfigError([f"{assigned('async_rl', sampling.async_rl)}: {misfit}"])
     if spec.num_agents > 1 and config.algo.rnd:
         raise ConfigError(
-            ["--rnd=True: the bonus is that of the next observation, which agents that end or wait do not have"]
+            ["--rnd=True: needs an env of one agent: of several, some may have no next observation: leave it out"]
         )
     if spec.in_turns and config.algo.use_cpc:
         raise ConfigError(

@@ -18,7 +18,10 @@ from sfactory.system.optional_packages import required
 
 TOKEN_CHARACTERS = 32
 _MOST_TOKEN = 4096
-_MAKE = "python -c 'import secrets; print(secrets.token_hex())' prints one"
+_NEEDED = (
+    "the secret that the run and its remote actors share, a copy on each machine: "
+    "python -c 'import secrets; print(secrets.token_hex())' prints a first one"
+)
 
 
 def require_joining(sampling: SamplingConfig) -> None:
@@ -35,14 +38,12 @@ def read_token(flag: str, path: str) -> bytes:
         with open(path, "rb", opener=opened) as file:
             mode, token = os.fstat(file.fileno()).st_mode, file.read(_MOST_TOKEN).strip()
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            [f"--{flag}={path}: cannot be read: {error}; it has to hold the secret of the run: {_MAKE}"]
-        ) from None
+        raise ConfigError([f"--{flag}={path}: cannot be read: {error}; it has to hold {_NEEDED}"]) from None
     if mode & stat.S_IROTH:
         raise ConfigError([f"--{flag}={path}: every user of this machine can read it: chmod 600 {shlex.quote(path)}"])
     if len(token) < TOKEN_CHARACTERS:
         raise ConfigError(
-            [f"--{flag}={path}: holds {len(token)} characters, and a secret needs {TOKEN_CHARACTERS} or more: {_MAKE}"]
+            [f"--{flag}={path}: holds {len(token)} characters, and needs {TOKEN_CHARACTERS} or more: {_NEEDED}"]
         )
     return token
 
