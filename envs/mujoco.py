@@ -32,8 +32,8 @@ _OWN: dict[str, dict[str, object]] = {
     "HalfCheetah": {"gamma": 0.98, "gae_lambda": 0.92, "initial_stddev": 0.135, "train_for_env_steps": 5_000_000},
     "Hopper": {},
     "Walker2d": {"train_for_env_steps": 2_000_000},
-    # With a deviation by state, exploration fades: seed 1 had a return of 1,350 after 1M steps and then no more, for
-    # rates of 1e-4 and less. With one for all states it had 1,770 after 1M, and 4,770 after 5M.
+    # With a deviation by state, exploration fades: seed 1 had a return of 1,350 after 1M steps, with rates of 1e-4 and
+    # less. With one for all states it had 1,770 in one run after 1M, and 4,770 in another after 5M.
     "Ant": {
         "adaptive_stddev": False,
         "initial_stddev": 0.5,
