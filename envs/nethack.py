@@ -23,6 +23,7 @@ _COMMON: Mapping[str, object] = {
     "batch_size": 1024,
     "num_batches_per_epoch": 2,
     "num_epochs": 2,
+    "num_batches_to_accumulate": 0,
     "with_vtrace": False,
     "encoder": "nethack",
     "use_rnn": True,

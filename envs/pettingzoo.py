@@ -42,7 +42,28 @@ _PARTICLES: Mapping[str, object] = {
 }
 # Of the board games measured in docs/multi_agent.md, but with two actors.
 _BOARD: Mapping[str, object] = {"num_workers": 2, "num_envs_per_worker": 32, "batch_size": 4096}
+# The ball moves, so frames are stacked. A step draws, so envs are few. A dataset is an episode of all their pistons.
+_PISTONBALL: Mapping[str, object] = {
+    **PPO,
+    "num_envs_per_worker": 2,
+    "rollout": 125,
+    "batch_size": 1000,
+    "num_batches_per_epoch": 10,
+    "num_epochs": 4,
+    "obs_grey": True,
+    "obs_resize": (84, 84),
+    "env_framestack": 4,
+    "encoder_conv_architecture": "convnet_impala",
+    "encoder_conv_mlp_layers": (256,),
+    "nonlinearity": "relu",
+    "obs_scale": 255.0,
+    "normalize_input": False,
+    "adaptive_stddev": False,
+    "exploration_loss_coeff": 0.0,
+    "train_for_env_steps": 50_000,
+}
 _TASKS: Mapping[str, Mapping[str, object]] = {
+    "pistonball": _PISTONBALL,
     "connect_four": {
         **_BOARD,
         "encoder_mlp_layers": (128,),
@@ -93,7 +114,7 @@ class PettingZoo:
         package, _, task = _wanted(env_name).removeprefix(f"{_PACKAGE}.").partition(".")
         if package == "mpe2":
             return _PARTICLES
-        return _TASKS.get(task.rpartition("_v")[0], {}) if package == "classic" else {}
+        return _TASKS.get(task.rpartition("_v")[0], {}) if package in ("classic", "butterfly") else {}
 
 
 def _wanted(env_name: str) -> str:

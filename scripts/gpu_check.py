@@ -42,7 +42,8 @@ NATURE = "--encoder_conv_architecture=convnet_atari --encoder_conv_mlp_layers 51
 CENTRAL = "--inference=central"
 EAGER, GRAPHS = f"{CENTRAL} --cuda_graphs=False", f"{CENTRAL} --cuda_graphs=True"
 FAST = f"{GRAPHS} --amp=auto"
-BREAKOUT = f"--env=atari_breakout {NATURE} {PLAIN} --num_batches_per_epoch=1 --num_envs_per_worker=16"
+BESIDE = "--num_batches_to_accumulate=2 --shuffle_minibatches=False"  # learning goes on beside collection
+BREAKOUT = f"--env=atari_breakout {NATURE} {PLAIN} {BESIDE} --num_batches_per_epoch=1 --num_envs_per_worker=16"
 SMALL = "--encoder_mlp_layers 64 64 --nonlinearity=tanh --num_envs_per_worker=256"
 FREE = f"--env=sfactory_envs.synthetic.costfree:CostFree {SMALL} {PLAIN}"
 CARTPOLE = f"--env=CartPole-v1 --seed=1 {GRAPHS} --with_tensorboard=False"

@@ -204,7 +204,7 @@ _ALL = (
         metric=RETURN,
     ),
     Row("connect_four", "pettingzoo:classic.connect_four_v3", 1_000_000, 400.0, metric=RATING, flags=POOL),
-    Row("pistonball", "pettingzoo:butterfly.pistonball_v6", 500_000, ABOVE_RANDOM, metric=RETURN),
+    Row("pistonball", "pettingzoo:butterfly.pistonball_v6", 50_000, ABOVE_RANDOM, metric=RETURN),
     # The best return of these is 1, and that of the masked one 10.
     Row(
         "tuple",

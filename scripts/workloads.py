@@ -27,6 +27,7 @@ _NATURE = (
     "--encoder_conv_architecture=convnet_atari --encoder_conv_mlp_layers 512 --nonlinearity=relu --obs_scale=255 "
     "--num_envs_per_worker=32 --batch_size=256 --num_batches_per_epoch=4"
 )
+_BESIDE = "--num_batches_to_accumulate=2 --shuffle_minibatches=False"  # learning goes on beside collection
 _WIDEST = "--num_envs_per_worker=8192 --batch_size=262144"
 _MEMORY = "--use_rnn=True --rnn_size=64"
 _ZERO_COST = "--env=sfactory_envs.synthetic.costfree:CostFree"
@@ -83,7 +84,7 @@ def workloads(bench: Path | None) -> dict[str, Workload]:
     """All workloads (EnvPool's where that is installed); with the bench folder, on the environments of the peers."""
     plain = bench is not None
     pole = CART_POLE_IN_BENCH if plain else "--env=CartPole-v1"
-    breakout = "--env=envs:Atari" if plain else "--env=atari_breakout"
+    breakout = "--env=envs:Atari" if plain else f"--env=atari_breakout {_BESIDE}"
     known = {
         "cartpole": Workload("CartPole-v1, MLP 64x64", f"--env=CartPole-v1 {SMALL} {_ONE_BATCH} {WIDE}"),
         "breakout": Workload("Breakout, Nature CNN", f"{breakout} {_NATURE}", peers="breakout", in_bench=plain),
@@ -101,7 +102,9 @@ def workloads(bench: Path | None) -> dict[str, Workload]:
             f"{_ZERO_COST} {SMALL} {_ONE_BATCH} --batch_size=8192",
             _SPLITS_OF_128,
         ),
-        "breakout_vector": Workload("Breakout by ale-py's vector env", f"--env=vector:ALE/Breakout-v5 {_NATURE}"),
+        "breakout_vector": Workload(
+            "Breakout by ale-py's vector env", f"--env=vector:ALE/Breakout-v5 {_NATURE} {_BESIDE}"
+        ),
         "zero_cost_pixels": Workload("images for nothing, Nature CNN", f"{_ZERO_COST} {_PIXELS} {_NATURE}"),
     }
     if importlib.util.find_spec("envpool") is not None:

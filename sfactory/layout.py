@@ -167,6 +167,11 @@ class Layout:
         return self.splits * self.slots_per_split
 
     @property
+    def actors_beside_learners(self) -> int:
+        """Actors of this machine that go on while learners train."""
+        return 0 if self.slots_until_trained else self.local_actors
+
+    @property
     def local_actors(self) -> int:
         """Actors that step envs here."""
         return self.num_actors - self.remote

@@ -23,11 +23,15 @@ _DEFAULTS: Mapping[str, object] = MappingProxyType(
         # Wide enough that one forward pass serves many games, small enough that a dataset is one round of all.
         "num_envs_per_worker": 16,
         "worker_num_splits": 2,
-        "rollout": 32,
+        "rollout": 64,
         # Games are learned from many small updates (Schulman et al. 2017 take 12 of 256 steps for 1024 sampled).
         "batch_size": 256,
-        "num_batches_per_epoch": 4,
-        "num_epochs": 2,
+        "num_batches_per_epoch": 8,
+        "num_epochs": 4,
+        "shuffle_minibatches": True,
+        # On CPUs as fast as learning beside collection, and a step teaches more: Pong has -20.2 after 0.24 instead of
+        # 0.7 million steps.
+        "num_batches_to_accumulate": 0,
         # Shorter traces than V-trace's: Breakout scores 10 after 0.7 instead of 0.9 million steps.
         "with_vtrace": False,
         "ppo_clip_ratio": 0.1,

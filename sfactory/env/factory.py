@@ -40,6 +40,7 @@ _FRAMESKIP, _SEED = "env_frameskip", "seed"
 _RENDER_MODE, IMAGES = "render_mode", "rgb_array"
 # Metadata key of an env; True if observations depend on env_frameskip, for example as stacked frames.
 SPANS_FRAMES = "observation_spans_frames"
+_OF_AGENTS = ("obs_grey", "obs_resize", "env_framestack", "flatten_obs")  # flags that change what an agent sees
 
 
 @dataclass(frozen=True)
@@ -212,15 +213,14 @@ class EnvFactory:
             return SoleEnv(self._vector_env(maker, {**kwargs, NUM_ENVS: 1}))
         env = self._in_own_wrappers(self._made_by(maker, kwargs))
         if (many := self._adapted(env)) is not None:
-            self._require_own_wrappers_alone("has many agents")
-            return many
+            self._require_own_wrappers_alone("has many agents", *_OF_AGENTS)
+            return cast("AgentsEnv", self._wrapped(many, maker))
         if not isinstance(env, gymnasium.Env):
             raise self._error(
                 f"{maker.title} returned {described(env)}; it must return an instance of gymnasium.Env (the package "
                 f"gymnasium, not the older gym), or an env of many agents (docs/multi_agent.md){advice_for(env)}"
             )
-        if self.wrappers.used:
-            env = self._wrapped(env, maker)
+        env = cast("Env", self._wrapped(env, maker))
         if self.info_action_mask != "on":
             return env
         from sfactory.env.info_masks import InfoMaskEnv
@@ -309,15 +309,19 @@ class EnvFactory:
                 raise self._error(f"--wrapper={name} returned {described(env)}; it must return an env")
         return env
 
-    def _require_own_wrappers_alone(self, what: str) -> None:
-        others = [assigned(name, value) for name, value in self.wrappers.used.items() if name != "wrapper"]
-        if others:
-            raise self._error(f"{others[0]} {ONE_BY_ONE.format(what)}")
+    def _require_own_wrappers_alone(self, what: str, *fitting: str) -> None:
+        for name, value in self.wrappers.used.items():
+            if name not in ("wrapper", *fitting):
+                raise self._error(f"{assigned(name, value)} {ONE_BY_ONE.format(what)}")
 
-    def _wrapped(self, env: Env, maker: Maker) -> Env:
-        """``env`` in the wrappers of the other flags."""
+    def _wrapped(self, env: Any, maker: Maker) -> Any:
+        """An Env or AgentsEnv in the wrappers of the other flags."""
+        if self.wrappers.used.keys() <= {"wrapper"}:
+            return env
+        import gymnasium
+
         from sfactory.env.info_masks import shows_mask
-        from sfactory.env.wrappers import wrapped
+        from sfactory.env.wrappers import WrappedAgents, wrapped
 
         used = self.wrappers.used
         own = getattr(find_family(self.name), "own_wrappers", {})
@@ -337,7 +341,7 @@ class EnvFactory:
             if problem:
                 raise self._error(f"{assigned(name, value)}: {problem}")
         try:
-            return wrapped(env, self.wrappers)
+            return (wrapped if isinstance(env, gymnasium.Env) else WrappedAgents)(env, self.wrappers)
         except EnvError as error:
             raise self._error(str(error)) from error.__cause__
 

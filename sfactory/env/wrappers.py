@@ -1,4 +1,4 @@
-"""Wraps an env of one agent as the flags of WrapperConfig say. The leaf ``action_mask`` is never touched.
+"""Wraps envs as the flags of WrapperConfig say. The leaf ``action_mask`` is never touched.
 
 NOTE [Order of wrappers]: from the inside those of ``--wrapper`` (EnvFactory puts them around the raw env), sticky
 actions, action repeat, time limit, grey, resize, frame stack, flatten. So actions stick step by step within a repeat,
@@ -12,7 +12,7 @@ with ``super().reset(seed=seed)`` seed.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -25,6 +25,7 @@ from sfactory.config.env_families import install_advice
 from sfactory.config.schema import ModelConfig, WrapperConfig
 from sfactory.env.factory import SPANS_FRAMES
 from sfactory.env.info_masks import shows_mask
+from sfactory.env.multi_agent import AgentsEnv, AgentsStep, AgentsWrapper
 from sfactory.errors import EnvError
 from sfactory.seeds import Branch, seed_at
 from sfactory.spec import OBS_KEY, EnvSpec, key_of
@@ -145,6 +146,68 @@ class FrameStack(Wrapper):
         """Step the env."""
         obs, *others = self.env.step(action)
         return self._read(obs), *others
+
+
+class _Shown(gymnasium.Env[Any, Any]):
+    """Stands for one agent: shows what ``obs`` was set to, and takes any action."""
+
+    def __init__(self, agents: AgentsEnv) -> None:
+        self.observation_space, self.action_space = agents.observation_space, agents.action_space
+        self.metadata = dict(agents.metadata)
+        self.obs: Any = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Show ``obs``."""
+        return self.obs, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Show ``obs``."""
+        return self.obs, 0.0, False, False, {}
+
+
+class WrappedAgents(AgentsWrapper):
+    """An env of many agents; what an agent sees is that of an env of its own in the wrappers of ``flags``.
+
+    The stack of an agent that sleeps, or waits for its turn, gets no frames meanwhile.
+    """
+
+    def __init__(self, env: AgentsEnv, flags: WrapperConfig) -> None:
+        super().__init__(env)
+        if env.kinds and flags.flatten_obs:
+            raise EnvError(
+                "--flatten_obs=True: observations of agents of different spaces would be mixed; leave it out"
+            )
+        self.agents, self.kinds, self.in_turns = env.agents, env.kinds, env.in_turns
+        self._shown = [_Shown(env) for _ in env.agents]
+        self._wrapped = [wrapped(shown, flags) for shown in self._shown]
+        self.observation_space, self.action_space = self._wrapped[0].observation_space, env.action_space
+        self.metadata = self._wrapped[0].metadata
+        self._active, self._begun = [True] * len(env.agents), [False] * len(env.agents)
+
+    def reset(self, *, seed: int | None = None) -> list[Any]:
+        """See AgentsEnv."""
+        observations = self.env.reset(seed=seed)
+        self._active, self._begun = [obs is not None for obs in observations], [False] * len(self.agents)
+        return [self._read(agent, obs) for agent, obs in enumerate(observations)]
+
+    def step(self, actions: Sequence[Any]) -> AgentsStep:
+        """See AgentsEnv."""
+        observations, rewards, change = self.env.step(actions)
+        seeing: Sequence[Any] = self._active
+        if change is not None:
+            # An agent that falls asleep shows what its last action led to.
+            acted = [False] * len(self.agents) if self.in_turns else self._active
+            seeing = list(map(any, zip(acted, change.active, change.terminated, change.truncated, strict=True)))
+            self._active = list(change.active)
+        shown = [self._read(agent, obs) if seeing[agent] else None for agent, obs in enumerate(observations)]
+        return shown, rewards, change
+
+    def _read(self, agent: int, obs: Any) -> Any:
+        if obs is None:
+            return None
+        self._shown[agent].obs, begun = obs, self._begun[agent]
+        self._begun[agent] = True
+        return self._wrapped[agent].step(None)[0] if begun else self._wrapped[agent].reset()[0]
 
 
 def _without_time_limit(env: Env) -> Env:

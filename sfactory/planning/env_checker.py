@@ -20,6 +20,7 @@ from sfactory.env.legal_actions import LegalActions, legal_rows
 from sfactory.env.multi_agent import AgentsEnv, BadAgents
 from sfactory.env.multi_agent_adapters import ListedAgents, ParallelAgents, TurnAgents, UnequalAgents
 from sfactory.env.vector import VectorEnv, autoreset_mode, single_spaces
+from sfactory.env.wrappers import WrappedAgents
 from sfactory.errors import EnvError, named
 from sfactory.spec import EnvSpec
 
@@ -93,16 +94,17 @@ def check_agents_env(env: AgentsEnv, name: str, find_masks: bool = False) -> Env
     with naming(name):
         spec = env.spec
         # One reset and one step of the foreign env itself, so that errors speak of its own form.
-        if isinstance(env, ParallelAgents):
-            _check_parallel(env, spec, find_masks)
-        elif isinstance(env, ListedAgents):
-            _check_listed(env, spec)
-        elif isinstance(env, TurnAgents) and find_masks:
-            _first_reset(env.env)
-            if has_info_mask(env.observation_space, env.env.last()[-1]):
+        inner = env.env if isinstance(env, WrappedAgents) else env
+        if isinstance(inner, ParallelAgents):
+            _check_parallel(inner, find_masks)
+        elif isinstance(inner, ListedAgents):
+            _check_listed(inner)
+        elif isinstance(inner, TurnAgents) and find_masks:
+            _first_reset(inner.env)
+            if has_info_mask(inner.observation_space, inner.env.last()[-1]):
                 raise MasksInInfo
-        elif isinstance(env, UnequalAgents) and find_masks:
-            given, own = _first_reset(env.env.env), env.env
+        elif isinstance(inner, UnequalAgents) and find_masks:
+            given, own = _first_reset(inner.env.env), inner.env
             infos = given[1] if isinstance(own, ParallelAgents) else own.env.infos
             seen_by = {agent: seen for agent, (seen, _) in zip(own.env.possible_agents, own.spaces, strict=True)}
             if any(agent in seen_by and has_info_mask(seen_by[agent], info) for agent, info in infos.items()):
@@ -175,7 +177,7 @@ def _check_reward(reward: Any, where: str) -> None:
     _require(math.isfinite(number), f"{where} the reward {number}; rewards must be finite")
 
 
-def _check_parallel(agents: ParallelAgents, spec: EnvSpec, find_masks: bool) -> None:
+def _check_parallel(agents: ParallelAgents, find_masks: bool) -> None:
     env: Any = agents.env
     form = f"reset() must return (dict of observations, dict of infos){_PARALLEL}"
     observations, infos = _tuple(_first_reset(env), 2, form)
@@ -192,7 +194,7 @@ def _check_parallel(agents: ParallelAgents, spec: EnvSpec, find_masks: bool) -> 
     for agent in env.agents:
         there = agent in observations
         _require(there, f"reset() gave no observation of agent {agent!r}, who is among the env's agents")
-    actions = LegalActions(spec, agents).of([observations.get(agent) for agent in known])
+    actions = LegalActions(agents.spec, agents).of([observations.get(agent) for agent in known])
     form = f"step() must return dicts of observations, rewards, terminations, truncations and infos{_PARALLEL}"
     step = _tuple(env.step({agent: actions[known.index(agent)] for agent in env.agents if agent in known}), 5, form)
     _require(all(isinstance(part, Mapping) for part in step), form)
@@ -207,8 +209,8 @@ def _require_known(part: Mapping[Any, Any], known: Sequence[Any], what: str) -> 
         _require(agent in known, problem)
 
 
-def _check_listed(agents: ListedAgents, spec: EnvSpec) -> None:
-    env: Any = agents.env
+def _check_listed(agents: ListedAgents) -> None:
+    env, spec = agents.env, agents.spec
     reset = _tuple(_first_reset(env), 2, f"reset() must return (list of observations, list of infos){_LISTED}")
     _require_lists(("observations", "infos"), reset, spec, "reset()")
     actions = LegalActions(spec, agents).of(reset[0])

@@ -17,6 +17,7 @@ from sfactory.env.legal_actions import LegalActions, legal_rows
 from sfactory.env.multi_agent import AgentsEnv
 from sfactory.env.multi_agent_adapters import ListedAgents, ParallelAgents, TurnAgents, UnequalAgents, agents_env_of
 from sfactory.env.vector import single_spaces
+from sfactory.env.wrappers import WrappedAgents
 from sfactory.errors import EnvError
 from sfactory.planning.checked_envs import checked, spec_of
 from sfactory.planning.env_findings import Inspector
@@ -138,8 +139,10 @@ class _VectorPlay(Play):
 def play_of(env: Any, inspector: Inspector, may_mask: bool) -> Play:
     """``env``, which a factory has made, checked by ``inspector``, after a first reset.
 
-    may_mask: action masks in its infos, which the reset shows, are used.
+    may_mask: action masks in its infos, which the reset shows, are used. Of many agents the env is checked as it is
+    inside WrappedAgents.
     """
+    env = env.env if isinstance(env, WrappedAgents) else env
     own = env.env if isinstance(env, UnequalAgents) else env
     raw = own.env if isinstance(own, ParallelAgents | TurnAgents | ListedAgents) else own
     seen = checked(raw, inspector)

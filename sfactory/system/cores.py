@@ -145,9 +145,10 @@ class Cores:
             return frozenset({cores[actor]})
         return frozenset(cores) if self.kept else None
 
-    def learner_threads(self, num_actors: int) -> int:
-        """Number of math threads of the learner: cores without an actor, at least ``kept``, if it has use for them."""
-        return min(self.learner_use, max(1, self.kept, self.count - num_actors))
+    def learner_threads(self, num_actors: int, num_learners: int = 1) -> int:
+        """Number of math threads of each learner: its share of the cores without an actor, at least ``kept``, if it has
+        use for them. num_actors: of those that work while learners do."""
+        return min(self.learner_use, max(1, self.kept, (self.count - num_actors) // num_learners))
 
     def actors_starting(self, wanted: int) -> int:
         """How many actors may create and reset envs at the same time: ``wanted``, or if 0, a number from the cores."""

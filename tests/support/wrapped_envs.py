@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 import gymnasium
@@ -108,6 +109,35 @@ def renamed_agents(env: Any) -> Any:
     """A parallel env of PettingZoo that says that it was here."""
     env.was_wrapped = True
     return env
+
+
+class Lookouts:
+    """A parallel env of PettingZoo; the images of two agents have the values 10 and 20, and one more in each step."""
+
+    possible_agents = ("near", "far")
+    metadata = MappingProxyType[str, Any]({})
+
+    def observation_space(self, agent: str) -> spaces.Box:
+        return spaces.Box(0, 255, (24, 20, 3), np.uint8)
+
+    def action_space(self, agent: str) -> spaces.Discrete:
+        return spaces.Discrete(2)
+
+    def _seen(self) -> dict[str, Any]:
+        levels = zip(self.agents, (10, 20), strict=True)
+        return {agent: np.full((24, 20, 3), level + self._steps, np.uint8) for agent, level in levels}
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        self.agents, self._steps = list(self.possible_agents), 0
+        return self._seen(), {agent: {} for agent in self.agents}
+
+    def step(self, actions: dict[str, int]) -> tuple[dict[str, Any], ...]:
+        self._steps += 1
+        flags = dict.fromkeys(self.agents, False)
+        return self._seen(), dict.fromkeys(self.agents, 0.0), flags, flags, {agent: {} for agent in self.agents}
+
+    def close(self) -> None:
+        """Nothing to free."""
 
 
 def forgets(env: Any) -> None:

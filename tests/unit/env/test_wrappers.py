@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -19,6 +20,7 @@ from gymnasium.wrappers import (
 from sfactory.config.flags import config_of
 from sfactory.config.schema import WrapperConfig
 from sfactory.env.factory import SPANS_FRAMES, EnvFactory
+from sfactory.env.legal_actions import LegalActions
 from sfactory.errors import EnvError
 from sfactory.packages import install_command
 from sfactory.planning.env_probe import examine
@@ -30,6 +32,8 @@ HERE = "tests.support.wrapped_envs"
 SIGHTS = f"{HERE}:Sights"
 ARMS = "sfactory_envs.synthetic.masked_arms:MaskedArms"
 PARALLEL = "sfactory_envs.synthetic.counting_agents:CountingParallel"
+UNEQUAL = "tests.support.random_env:random_env"
+KINDS = {"obs": "several", "actions": "discrete", "masked": True, "agents": "unequal"}
 Env = gymnasium.Env[Any, Any]
 
 
@@ -265,6 +269,56 @@ def test_own_wrappers_get_the_env_as_it_was_made_the_innermost_first() -> None:
     assert agents.env.was_wrapped  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("name", [PARALLEL, PARALLEL.replace("Parallel", "Lists"), "pettingzoo:classic.tictactoe_v3"])
+def test_an_agent_of_many_has_a_stack_of_its_own_in_which_there_is_what_it_saw_awake(name: str) -> None:
+    if name.startswith("pettingzoo"):
+        pytest.importorskip("pettingzoo")
+    plain, stacked = (EnvFactory(name, wrappers=WrapperConfig(env_framestack=size)).agents() for size in (1, 3))
+    legal = LegalActions(plain.spec, plain)
+    seen: list[list[Any]] = []
+    shown: Sequence[Any] = ()
+    wrapped: Sequence[Any] = ()
+    compared, over, change = 0, list(plain.agents), None
+    for step in range(300):
+        if len(over) == len(plain.agents):
+            shown, wrapped = plain.reset(seed=step), stacked.reset(seed=step)
+            seen, over, change = [[] for _ in plain.agents], [], None
+            shows = [obs is not None for obs in shown]
+        else:
+            actions = legal.of(shown)
+            (shown, rewards, change), (wrapped, same, also) = plain.step(actions), stacked.step(actions)
+            assert (list(rewards), also) == (list(same), change)
+        if change is not None:
+            ended = [any(flags) for flags in zip(change.terminated, change.truncated, strict=True)]
+            acted = [False] * len(shown) if plain.in_turns else shows
+            shows = [any(flags) for flags in zip(acted, change.active, ended, strict=True)]
+            over += [agent for agent, is_over in zip(plain.agents, ended, strict=True) if is_over]
+        for agent, (obs, stack) in enumerate(zip(shown, wrapped, strict=True)):
+            if obs is None or not shows[agent]:
+                assert stack is None
+                continue
+            assert stacked.observation_space.contains(stack)
+            if isinstance(obs, dict):
+                obs, stack = obs["observation"], stack["observation"]
+            seen[agent].append(obs.copy())
+            last = [seen[agent][max(0, len(seen[agent]) - back)] for back in (3, 2, 1)]
+            np.testing.assert_array_equal(stack, last)
+            compared += 1
+        shows = shows if change is None else list(change.active)
+    assert compared > 300
+
+
+def test_images_of_many_agents_are_made_grey_and_small() -> None:
+    """Check that their env is checked in its own form, and its spaces are those of the wrappers."""
+    flags = {"obs_grey": True, "obs_resize": (12, 10), "env_framestack": 2}
+    probed = examine(EnvFactory.of(config_of({"env": f"{HERE}:Lookouts", **flags})))
+
+    assert [(path, leaf.shape) for path, leaf in probed.spec.obs] == [("obs", (2, 12, 10))]
+    env = EnvFactory.of(config_of({"env": f"{HERE}:Lookouts", **flags})).agents()
+    env.reset()
+    assert [obs[:, 0, 0].tolist() for obs in env.step([0, 0])[0]] == [[10, 11], [20, 21]]
+
+
 @pytest.mark.parametrize(
     ("name", "flags", "words"),
     [
@@ -278,7 +332,12 @@ def test_own_wrappers_get_the_env_as_it_was_made_the_innermost_first() -> None:
         (f"{HERE}:stacked", {"env_framestack": 2}, "several frames already"),
         (f"{HERE}:Worded", {"flatten_obs": True}, "'text' is a Text.*--wrapper of your own"),
         ("vector:CartPole-v1", {"env_framestack": 4}, "this one is a vector env; leave it out.*--wrapper=module"),
-        (PARALLEL, {"flatten_obs": True}, "--flatten_obs=True is for envs of one agent.*this one has many agents"),
+        (PARALLEL, {"sticky_actions": 0.5}, "--sticky_actions=0.5 is for envs of one agent.*this one has many agents"),
+        (
+            UNEQUAL,
+            {"flatten_obs": True, "env_kwargs": KINDS},
+            "agents of different spaces would be mixed",
+        ),
         (SIGHTS, {"wrapper": (f"{HERE}:Notin",)}, "--wrapper=.*Notin: .*did you mean"),
         (
             SIGHTS,
