@@ -48,6 +48,7 @@ _DEFAULTS: Mapping[str, object] = MappingProxyType(
         # Game scores differ by orders of magnitude: for learning only their sign counts (Mnih et al. 2015).
         "reward_clip": 1.0,
         "learning_rate": 5e-4,
+        "lr_schedule": "linear_decay",
         "adam_eps": 1e-5,
         "max_grad_norm": 1.0,
         "exploration_loss_coeff": 0.01,

@@ -89,6 +89,12 @@ class Interrupts:
         assert self.signum is not None, "no signal came"
         return 128 + self.signum
 
+    @property
+    def announcement(self) -> str:
+        """What the log says of the first signal of a run that saves."""
+        came = "a signal" if self.signum is None else signal.Signals(self.signum).name
+        return f"{came} came: stopping and saving; a second signal ends the run at once, without saving"
+
     def drain(self) -> None:
         """Empty the wake-up pipe."""
         with contextlib.suppress(BlockingIOError):

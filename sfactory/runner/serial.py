@@ -167,6 +167,8 @@ class SerialExecutor(Executor):
         """Take turns to the end, and save; returns whether a limit was reached or an observer ended the run."""
         try:
             self._take_turns()
+            if self._context.interrupts.count:
+                _log.info("%s", self._context.interrupts.announcement)
             for actor in self._sampling.actors:
                 actor.report()
             self._reports.poll()

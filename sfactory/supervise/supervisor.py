@@ -7,7 +7,6 @@ when the grace period is over are killed, so that the run always ends.
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Callable
 
 from sfactory.clock import TIMEOUTS, Deadline, now
@@ -137,8 +136,7 @@ class Supervisor:
         count = self._interrupts.count
         if count == 1 and self._grace is None:
             if self._stop is Stop.SAVE:
-                came = "a signal" if (signum := self._interrupts.signum) is None else signal.Signals(signum).name
-                log.info("%s came: stopping and saving; a second signal ends the run at once, without saving", came)
+                log.info("%s", self._interrupts.announcement)
             self._order(self._stop)
         if count >= 2:
             self._order(Stop.NOW)

@@ -125,6 +125,7 @@ def test_interrupted_run_saves_and_can_be_resumed(run_trainer: RunTrainer, seria
         time.sleep(apart_s)
     run.signal_group(number)
 
+    run.wait_until(f"{number.name} came: stopping and saving")
     assert_interrupted(run, number)
     assert run.result()["env_steps"] == run.saved_env_steps() > 0, run.report("the last steps are not saved")
     assert_resumes(run, run_trainer)
