@@ -167,9 +167,10 @@ class Layout:
         return self.splits * self.slots_per_split
 
     @property
-    def actors_beside_learners(self) -> int:
-        """Actors of this machine that go on while learners train."""
-        return 0 if self.slots_until_trained else self.local_actors
+    def all_wait(self) -> bool:
+        """Whether all actors wait while the learner trains, as a dataset takes all slots. Policies take turns."""
+        takes_all = self.num_slots * self.rows == self.dataset_rows
+        return self.slots_until_trained and self.num_policies == 1 and takes_all and not self.resident
 
     @property
     def local_actors(self) -> int:

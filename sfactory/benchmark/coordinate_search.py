@@ -72,6 +72,7 @@ class Search:
     free: Collection[str]
     cores: int
     measure: Callable[[Settings], float]  # env steps per second; see _PASSED_OVER for errors
+    learner_threads: Callable[[Settings], int]  # that the learner gets where Settings say 0
     tell: Callable[[Tried], None] = lambda tried: None  # called with each trial
     out_of_time: Callable[[], bool] = lambda: False  # once it returns True, no new settings are tried
     trials: list[Tried] = field(default_factory=list)
@@ -109,8 +110,8 @@ class Search:
             return
         origin = self._now
         now = getattr(origin, name)
-        if name == "learner_num_threads" and not now:  # the free cores
-            now = max(1, self.cores - origin.num_workers)
+        if name == "learner_num_threads" and not now:
+            now = self.learner_threads(origin)
         above = sorted({value for value in values if value > now})
         below = sorted({value for value in values if value < now}, reverse=True)
         before = self._best

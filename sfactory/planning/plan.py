@@ -285,7 +285,8 @@ def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None, 
     if sampling.set_workers_cpu_affinity and not config.run.serial_mode:  # otherwise no process is pinned
         require_cores(config.learner.learner_cores, cores.count)
         cores = cores.keeping(config.learner.learner_cores)
-    cores = replace(cores, learner_use=_useful_threads(update_bytes))
+    alone = layout.all_wait and device == "cpu"  # on a GPU that was not measured
+    cores = replace(cores, learner_use=_useful_threads(update_bytes), learner_alone=alone)
     learning = _learner_bytes(config, spec, update_bytes) if device == "cpu" else 0
     planned = _planned_bytes(spec, layout, weight_bytes, config.learner.replay_slots)
     require_memory(planned, learning, _process_bytes(config, layout, weight_bytes, device))

@@ -148,9 +148,7 @@ class Advisor:
         self._records_updates = not why_not_recorded(config)
         self._acts_in_actors = plan.layout.inference == "local" and config.benchmark.stage != "env"
         self._cores, self._actor_cores = plan.cores.count, plan.cores.count - plan.cores.kept
-        self._math_threads = self._learner.learner_num_threads or plan.cores.learner_threads(
-            plan.layout.actors_beside_learners, plan.layout.num_policies
-        )
+        self._math_threads = self._learner.learner_num_threads or plan.cores.learner_threads(plan.layout.local_actors)
 
     def advice(self, load: Load) -> str | None:
         """One line: the bottleneck of ``load`` and the flags that would help; None if nothing was measured."""

@@ -117,6 +117,7 @@ class Cores:
     kept: int = 0  # cores reserved for the learner
     pins: bool = True  # processes can be pinned to cores
     learner_use: int = sys.maxsize  # more math threads than this would not make the learner faster
+    learner_alone: bool = False  # actors wait while the learner trains
 
     @staticmethod
     def available() -> Cores:
@@ -145,10 +146,13 @@ class Cores:
             return frozenset({cores[actor]})
         return frozenset(cores) if self.kept else None
 
-    def learner_threads(self, num_actors: int, num_learners: int = 1) -> int:
-        """Number of math threads of each learner: its share of the cores without an actor, at least ``kept``, if it has
-        use for them. num_actors: of those that work while learners do."""
-        return min(self.learner_use, max(1, self.kept, (self.count - num_actors) // num_learners))
+    def learner_threads(self, num_actors: int) -> int:
+        """Number of math threads of the learner: the cores without a working actor, at least ``kept``.
+
+        There are not more than it has use for.
+        """
+        free = self.count if self.learner_alone else self.count - num_actors
+        return min(self.learner_use, max(1, self.kept, free))
 
     def actors_starting(self, wanted: int) -> int:
         """How many actors may create and reset envs at the same time: ``wanted``, or if 0, a number from the cores."""

@@ -24,6 +24,10 @@ SAMPLING = {"benchmark": True, "sampler_only": True}
 Measure = Callable[[Settings], float]
 
 
+def free_cores(settings: Settings) -> int:
+    return max(1, 4 - settings.num_workers)
+
+
 def machine(settings: Settings, cores: int = 4) -> float:
     """Env steps per second of an imagined machine: fastest with local inference and a worker per core."""
     if settings.num_workers * settings.num_envs_per_worker > MOST_ENVS:
@@ -37,7 +41,7 @@ def machine(settings: Settings, cores: int = 4) -> float:
 
 
 def searched(measure: Measure, start: Settings = START, free: frozenset[str] = NOT_BATCH, cores: int = 4) -> Found:
-    return Search(start, free, cores, measure).run()
+    return Search(start, free, cores, measure, free_cores).run()
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -56,7 +60,7 @@ def test_the_best_settings_are_found_although_the_measurements_are_noisy(seed: i
 def test_the_start_is_compared_with_the_best_so_far_when_time_is_up() -> None:
     reported: list[Tried] = []
 
-    found = Search(START, NOT_BATCH, 4, machine, reported.append, lambda: len(reported) >= 4).run()
+    found = Search(START, NOT_BATCH, 4, machine, free_cores, reported.append, lambda: len(reported) >= 4).run()
 
     assert reported == found.trials
     assert len(reported) == 4 + 2
@@ -64,6 +68,15 @@ def test_the_start_is_compared_with_the_best_so_far_when_time_is_up() -> None:
     assert found.rate == max(tried.rate for tried in reported if tried.rate is not None)
     assert found.gain == pytest.approx(machine(found.best) / machine(START))
     assert machine(found.best) > machine(START)
+
+
+def test_fewer_threads_are_tried_where_the_learner_has_all_cores() -> None:
+    def busy(settings: Settings) -> float:
+        return 1.0 / (settings.learner_num_threads or 4)
+
+    search = Search(START, {"learner_num_threads"}, 4, busy, lambda settings: 4)
+
+    assert search.run().best.learner_num_threads == 1
 
 
 @pytest.mark.parametrize("kept", sorted(NOT_BATCH))

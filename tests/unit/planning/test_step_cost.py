@@ -133,6 +133,25 @@ def test_a_learner_gets_no_more_threads_than_its_minibatches_keep_busy(rows: int
     assert plan_sizes(config_of(flags), VECTOR).cores.learner_use == threads
 
 
+@pytest.mark.parametrize(
+    ("flags", "alone"),
+    [
+        ({"batch_size": 128}, True),
+        ({"batch_size": 64}, False),  # of two actors one goes on
+        ({"batch_size": 128, "num_batches_to_accumulate": 2}, False),
+        ({"batch_size": 64, "num_policies": 2}, False),  # each learns while the other collects
+    ],
+)
+def test_a_learner_has_all_cores_where_a_dataset_is_all_that_actors_can_collect(
+    flags: dict[str, Any], alone: bool
+) -> None:
+    round_of_128 = {"num_workers": 2, "num_envs_per_worker": 2, "rollout": 32, "num_batches_to_accumulate": 0}
+
+    cores = plan_sizes(config_of({**round_of_128, **flags}), VECTOR).cores
+
+    assert cores.learner_alone == alone
+
+
 def test_weights_that_no_memory_holds_are_refused() -> None:
     with pytest.raises(ResourceError, match=r"^the network has [\d,]+ MiB of weights, for which there is no memory"):
         plan_sizes(config_of({"encoder_mlp_layers": (10**8, 10**8)}), VECTOR)

@@ -39,7 +39,7 @@ def test_learner_gets_the_cores_without_actors() -> None:
     cores = Cores(tuple(range(8)), None)
 
     assert [cores.learner_threads(actors) for actors in (1, 6, 7, 8, 100)] == [7, 2, 1, 1, 1]
-    assert [cores.learner_threads(0, learners) for learners in (1, 3, 8, 9)] == [8, 2, 1, 1]
+    assert replace(cores, learner_alone=True).learner_threads(7) == 8
     assert cores.keeping(2).learner_threads(7) == 2
     assert replace(cores, learner_use=3).learner_threads(1) == 3
 
