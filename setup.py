@@ -24,7 +24,7 @@ ATARI = ["ale-py>=0.10", "opencv-python-headless"]
 # A static ffmpeg, and what Gymnasium's classic control tasks draw with.
 VIDEO = ["imageio-ffmpeg>=0.5", "gymnasium[classic-control]"]
 # PettingZoo, and the particle worlds, which are a package of their own.
-PETTINGZOO = ["pettingzoo>=1.25", "mpe2>=1.0"]
+PETTINGZOO = ["pettingzoo>=1.25", "mpe2>=1.0", "opencv-python-headless"]
 # LAMB and Muon.
 OPTIMIZERS = ["pytorch_optimizer>=4.1,<5"]
 # What sfactory.export writes.

@@ -20,12 +20,11 @@ class NetHackEncoder(nn.Module):
     """Features of ``glyphs`` [B, H, W] and ``blstats`` [B, n], and of ``message`` [B, m] if it is observed.
 
     The network of the paper has five convolutions that keep the size of the map; here the map is halved three times,
-    which takes a tenth of the operations, and a glyph is 16 numbers instead of 32. blstats are counts of any size, so
-    their logarithms are taken.
+    which takes a tenth of the operations. blstats are counts of any size, so their logarithms are taken.
     """
 
     def __init__(
-        self, observation_space: spaces.Dict, embedding: int = 16, channels: int = 16, crop: int = 9, hidden: int = 256
+        self, observation_space: spaces.Dict, embedding: int = 32, channels: int = 16, crop: int = 9, hidden: int = 256
     ) -> None:
         """embedding: numbers for a glyph. crop: side of the square around the hero. hidden: width of the features."""
         super().__init__()

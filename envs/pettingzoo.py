@@ -42,7 +42,7 @@ _PARTICLES: Mapping[str, object] = {
 }
 # Of the board games measured in docs/multi_agent.md, but with two actors.
 _BOARD: Mapping[str, object] = {"num_workers": 2, "num_envs_per_worker": 32, "batch_size": 4096}
-# The ball moves, so frames are stacked. A step draws, so envs are few. A dataset is an episode of all their pistons.
+# The ball moves, so frames are stacked. A step draws, so envs are few. A dataset is one episode of each piston.
 _PISTONBALL: Mapping[str, object] = {
     **PPO,
     "num_envs_per_worker": 2,

@@ -42,7 +42,7 @@ NATURE = "--encoder_conv_architecture=convnet_atari --encoder_conv_mlp_layers 51
 CENTRAL = "--inference=central"
 EAGER, GRAPHS = f"{CENTRAL} --cuda_graphs=False", f"{CENTRAL} --cuda_graphs=True"
 FAST = f"{GRAPHS} --amp=auto"
-BESIDE = "--num_batches_to_accumulate=2 --shuffle_minibatches=False"  # learning goes on beside collection
+BESIDE = "--num_batches_to_accumulate=2 --shuffle_minibatches=False"  # as it was first measured
 BREAKOUT = f"--env=atari_breakout {NATURE} {PLAIN} {BESIDE} --num_batches_per_epoch=1 --num_envs_per_worker=16"
 SMALL = "--encoder_mlp_layers 64 64 --nonlinearity=tanh --num_envs_per_worker=256"
 FREE = f"--env=sfactory_envs.synthetic.costfree:CostFree {SMALL} {PLAIN}"

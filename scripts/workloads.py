@@ -27,7 +27,7 @@ _NATURE = (
     "--encoder_conv_architecture=convnet_atari --encoder_conv_mlp_layers 512 --nonlinearity=relu --obs_scale=255 "
     "--num_envs_per_worker=32 --batch_size=256 --num_batches_per_epoch=4"
 )
-_BESIDE = "--num_batches_to_accumulate=2 --shuffle_minibatches=False"  # learning goes on beside collection
+_BESIDE = "--num_batches_to_accumulate=2 --shuffle_minibatches=False"  # as it was first measured
 _WIDEST = "--num_envs_per_worker=8192 --batch_size=262144"
 _MEMORY = "--use_rnn=True --rnn_size=64"
 _ZERO_COST = "--env=sfactory_envs.synthetic.costfree:CostFree"

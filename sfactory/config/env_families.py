@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 ENTRY_POINT_GROUP = "sfactory.envs"
 NUM_ENVS = "num_envs"  # a parameter of what makes many envs at once: a vector env or a TensorEnv
-# Of a flag of wrappers; what stands in the braces says what the env is instead.
+# Of a flag of wrappers; what stands in the braces says what the env is.
 ONE_BY_ONE = (
-    "is for envs of one agent that are made one by one, and this one {}; leave it out, or wrap the env with code of "
-    "your own, which --wrapper=module:function names"
+    "cannot wrap this env, which {}; leave it out, or wrap the env with code of your own, which "
+    "--wrapper=module:function names"
 )
 
 

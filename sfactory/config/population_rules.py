@@ -100,7 +100,7 @@ def _policies_have_splits(config: Config) -> str | None:
     if population.policy_mapping != "split":
         return (
             "where collection waits for the learner (async_rl=False or num_batches_to_accumulate=0) every policy needs "
-            "splits of its own: use --policy_mapping=split"
+            "splits of its own: use --policy_mapping=split, or --async_rl=True and --num_batches_to_accumulate=2"
         )
     splits = sampling.num_workers * sampling.worker_num_splits
     if sampling.inference != "local" and splits % population.num_policies:

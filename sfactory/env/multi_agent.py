@@ -12,6 +12,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import gymnasium.spaces as spaces
@@ -65,8 +66,8 @@ class AgentsEnv(abc.ABC):
     action_space: spaces.Space[Any]
     kinds: tuple[str, ...] = ()
     in_turns: bool = False
-    metadata: Mapping[str, Any]
-    render_mode: str | None
+    metadata: Mapping[str, Any] = MappingProxyType({})
+    render_mode: str | None = None
 
     @abc.abstractmethod
     def reset(self, *, seed: int | None = None) -> list[Any]:

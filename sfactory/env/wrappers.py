@@ -153,7 +153,7 @@ class _Shown(gymnasium.Env[Any, Any]):
 
     def __init__(self, agents: AgentsEnv) -> None:
         self.observation_space, self.action_space = agents.observation_space, agents.action_space
-        self.metadata = dict(agents.metadata)
+        self.metadata = {**agents.metadata}
         self.obs: Any = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -166,9 +166,10 @@ class _Shown(gymnasium.Env[Any, Any]):
 
 
 class WrappedAgents(AgentsWrapper):
-    """An env of many agents; what an agent sees is that of an env of its own in the wrappers of ``flags``.
+    """An env of many agents, each of which sees what an env of one agent shows in the wrappers of ``flags``.
 
-    The stack of an agent that sleeps, or waits for its turn, gets no frames meanwhile.
+    Only observations that MultiAgentBatch shows are read: those of agents that act next, and the last ones of agents
+    that were truncated or fell asleep. So the stack of an agent gets no frames while it sleeps or waits for its turn.
     """
 
     def __init__(self, env: AgentsEnv, flags: WrapperConfig) -> None:
@@ -177,6 +178,7 @@ class WrappedAgents(AgentsWrapper):
             raise EnvError(
                 "--flatten_obs=True: observations of agents of different spaces would be mixed; leave it out"
             )
+        self.flags = flags
         self.agents, self.kinds, self.in_turns = env.agents, env.kinds, env.in_turns
         self._shown = [_Shown(env) for _ in env.agents]
         self._wrapped = [wrapped(shown, flags) for shown in self._shown]
@@ -195,9 +197,9 @@ class WrappedAgents(AgentsWrapper):
         observations, rewards, change = self.env.step(actions)
         seeing: Sequence[Any] = self._active
         if change is not None:
-            # An agent that falls asleep shows what its last action led to.
-            acted = [False] * len(self.agents) if self.in_turns else self._active
-            seeing = list(map(any, zip(acted, change.active, change.terminated, change.truncated, strict=True)))
+            ending = change.truncated if self.in_turns else self._active
+            flags = zip(change.active, ending, change.terminated, strict=True)
+            seeing = [acts or (ends and not died) for acts, ends, died in flags]
             self._active = list(change.active)
         shown = [self._read(agent, obs) if seeing[agent] else None for agent, obs in enumerate(observations)]
         return shown, rewards, change

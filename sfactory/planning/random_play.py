@@ -139,10 +139,10 @@ class _VectorPlay(Play):
 def play_of(env: Any, inspector: Inspector, may_mask: bool) -> Play:
     """``env``, which a factory has made, checked by ``inspector``, after a first reset.
 
-    may_mask: action masks in its infos, which the reset shows, are used. Of many agents the env is checked as it is
-    inside WrappedAgents.
+    may_mask: action masks in its infos, which the reset shows, are used.
     """
-    env = env.env if isinstance(env, WrappedAgents) else env
+    flags = env.flags if isinstance(env, WrappedAgents) else None
+    env = env if flags is None else env.env
     own = env.env if isinstance(env, UnequalAgents) else env
     raw = own.env if isinstance(own, ParallelAgents | TurnAgents | ListedAgents) else own
     seen = checked(raw, inspector)
@@ -160,4 +160,4 @@ def play_of(env: Any, inspector: Inspector, may_mask: bool) -> Play:
     joins = named and any(has_info_mask(space, masked) for space, _ in own.spaces)
     agents = agents_env_of(InfoMaskAgentsEnv(seen) if joins else seen)
     assert agents is not None, "the factory has found several agents"
-    return _AgentsPlay(agents, seen.checks, named)
+    return _AgentsPlay(agents if flags is None else WrappedAgents(agents, flags), seen.checks, named)

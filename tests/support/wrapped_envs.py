@@ -117,11 +117,14 @@ class Lookouts:
     possible_agents = ("near", "far")
     metadata = MappingProxyType[str, Any]({})
 
+    def __init__(self) -> None:
+        self._spaces = spaces.Box(0, 255, (24, 20, 3), np.uint8), spaces.Discrete(2)
+
     def observation_space(self, agent: str) -> spaces.Box:
-        return spaces.Box(0, 255, (24, 20, 3), np.uint8)
+        return self._spaces[0]
 
     def action_space(self, agent: str) -> spaces.Discrete:
-        return spaces.Discrete(2)
+        return self._spaces[1]
 
     def _seen(self) -> dict[str, Any]:
         levels = zip(self.agents, (10, 20), strict=True)
@@ -138,6 +141,13 @@ class Lookouts:
 
     def close(self) -> None:
         """Nothing to free."""
+
+
+class BriefLookouts(Lookouts):
+    """Its steps return four dicts instead of five."""
+
+    def step(self, actions: dict[str, int]) -> tuple[dict[str, Any], ...]:
+        return super().step(actions)[:4]
 
 
 def forgets(env: Any) -> None:

@@ -118,8 +118,8 @@ class LearnerConfig:
     learner_cores: int = flag(0, "cores that actors are not pinned to, reserved for the learner; 0: none", ge=0)
     learner_num_threads: int = flag(
         0,
-        "CPU threads of the learner's math; 0: cores without an actor, or all cores where all actors wait for training, "
-        "as far as minibatches are large enough to use them, and 1 in serial mode",
+        "CPU threads of the learner's math; 0: cores without an actor, or all cores where all actors wait for "
+        "training, as far as minibatches are large enough to use them, and 1 in serial mode",
         ge=0,
     )
 

@@ -287,7 +287,7 @@ def test_a_vector_form_of_a_runs_env_is_refused_as_another_env_and_wrappers_of_a
     RUN_DIR.rename("before")
     save_run("--env=vector:CartPole-v1")
     (problem,) = refused("--experiment=old", "--sticky_actions=0.25")
-    assert problem.startswith("--sticky_actions=0.25: is for envs of one agent that are made one by one")
+    assert problem.startswith("--sticky_actions=0.25: cannot wrap this env, which is one of many that are made at once")
 
 
 @pytest.mark.parametrize("more", ["--benchmark=True", "--restart_behavior=restart", "--restart_behavior=overwrite"])
