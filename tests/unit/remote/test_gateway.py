@@ -224,6 +224,7 @@ def test_a_run_says_once_that_it_waits_for_actors_and_again_when_the_last_has_le
         assert eventually(lambda: not served.gateway._remotes, 20.0)
         caplog.clear()
         link = Link(served.address, TOKEN, ENV, WEIGHTS)
+        assert eventually(lambda: not served.gateway._is_alone, 20.0)
         link.leave()
         assert eventually(lambda: len(said()) > 1, 20.0)
         link.close()
