@@ -174,7 +174,7 @@ _ALL = (
         "after 10M steps: 20.36 ± 0.20 (CleanRL)",
         RETURN,
         about="Pong (Atari), whole games, 10M frames",
-        tried="a rate that did not fall had 18.9; learning beside collection, with two passes, had -18 after 1.36M steps",
+        tried="a rate that did not fall had 18.9; learning beside collection, two passes, had -18 after 1.36M",
     ),
     Row(
         "doom_basic",
