@@ -138,6 +138,8 @@ def reproduce(runs: Runs, seeds: Sequence[int], results: Path) -> dict[str, floa
     facts = facts_of(runs)
     known, points = kept_of(runs, facts, results)
     facts["alone"] = runs.alone and known.get("alone", True)
+    if known and not facts["alone"]:  # also where all seeds are measured already
+        write_row(runs.row.name, {**known, "alone": False}, points, results)
     reached = dict(known.get("reached", {}))
     for seed in seeds:
         if str(seed) in reached:

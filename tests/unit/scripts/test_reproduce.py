@@ -115,6 +115,10 @@ def test_seeds_are_written_after_each_run_and_failed_ones_are_not(
     assert facts["reached"].keys() == {"3"} == {str(point.seed) for point in points}
     assert f"drops seeds 1, 2 of {results}, which differ in commit\n" in capsys.readouterr().out
 
+    reproduce.reproduce(runs._replace(alone=False), [3], results)
+    assert read_row("cartpole", results) == ({**facts, "alone": False}, points)
+    assert trainer.seeds == ["1", "2", "3"]
+
 
 def test_rows_are_published_only_on_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
