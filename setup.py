@@ -23,7 +23,7 @@ def read_version() -> str:
 ATARI = ["ale-py>=0.10", "opencv-python-headless"]
 # A static ffmpeg, and what Gymnasium's classic control tasks draw with.
 VIDEO = ["imageio-ffmpeg>=0.5", "gymnasium[classic-control]"]
-# PettingZoo, and the particle worlds, which are a package of their own.
+# PettingZoo, the particle worlds, which are a package of their own, and what makes pistonball's images small.
 PETTINGZOO = ["pettingzoo>=1.25", "mpe2>=1.0", "opencv-python-headless"]
 # LAMB and Muon.
 OPTIMIZERS = ["pytorch_optimizer>=4.1,<5"]

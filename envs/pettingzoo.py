@@ -110,7 +110,7 @@ class PettingZoo:
         return make(**kwargs)
 
     def defaults(self, env_name: str) -> Mapping[str, object]:
-        """Flags with which particle worlds and two board games learn; none for others."""
+        """Flags for particle worlds and pistonball, and with which two board games learn; none for others."""
         package, _, task = _wanted(env_name).removeprefix(f"{_PACKAGE}.").partition(".")
         if package == "mpe2":
             return _PARTICLES

@@ -168,9 +168,9 @@ class Layout:
 
     @property
     def all_wait(self) -> bool:
-        """Whether all actors wait while the learner trains, as a dataset takes all slots. Policies take turns."""
+        """Whether all actors wait while the only learner trains, as a dataset takes all slots."""
         takes_all = self.num_slots * self.rows == self.dataset_rows
-        return self.slots_until_trained and self.num_policies == 1 and takes_all and not self.resident
+        return self.slots_until_trained and self.num_policies == 1 and takes_all
 
     @property
     def local_actors(self) -> int:

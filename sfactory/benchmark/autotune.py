@@ -80,7 +80,7 @@ class Autotune:
             self._free,
             self._plan.cores.count,
             lambda settings: self._measure(settings, spawner, interrupts),
-            lambda settings: self._plan_of(settings).cores.learner_threads(settings.num_workers),
+            self._learner_threads,
             self._report,
             lambda: deadline.passed,
         )
@@ -94,8 +94,9 @@ class Autotune:
         # Settings contain the resolved value of --inference=auto, so the run uses the measured one.
         return Tuned(config, plan_sizes(_with(config, asdict(best)), self._plan.spec), chosen)
 
-    def _plan_of(self, settings: Settings) -> Plan:
-        return plan_sizes(_with(self._config, asdict(settings)), self._plan.spec)
+    def _learner_threads(self, settings: Settings) -> int:
+        cores = plan_sizes(_with(self._config, asdict(settings)), self._plan.spec).cores
+        return cores.learner_threads(settings.num_workers)
 
     def _measure(self, settings: Settings, spawner: Spawner, interrupts: Interrupts) -> float:
         config = _with(

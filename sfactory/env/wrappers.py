@@ -149,7 +149,7 @@ class FrameStack(Wrapper):
 
 
 class _Shown(gymnasium.Env[Any, Any]):
-    """Stands for one agent: shows what ``obs`` was set to, and takes any action."""
+    """Stands for one agent: shows what ``obs`` was set to, None before its episode, and takes any action."""
 
     def __init__(self, agents: AgentsEnv) -> None:
         self.observation_space, self.action_space = agents.observation_space, agents.action_space
@@ -184,12 +184,14 @@ class WrappedAgents(AgentsWrapper):
         self._wrapped = [wrapped(shown, flags) for shown in self._shown]
         self.observation_space, self.action_space = self._wrapped[0].observation_space, env.action_space
         self.metadata = self._wrapped[0].metadata
-        self._active, self._begun = [True] * len(env.agents), [False] * len(env.agents)
+        self._active = [True] * len(env.agents)
 
     def reset(self, *, seed: int | None = None) -> list[Any]:
         """See AgentsEnv."""
         observations = self.env.reset(seed=seed)
-        self._active, self._begun = [obs is not None for obs in observations], [False] * len(self.agents)
+        self._active = [obs is not None for obs in observations]
+        for shown in self._shown:
+            shown.obs = None
         return [self._read(agent, obs) for agent, obs in enumerate(observations)]
 
     def step(self, actions: Sequence[Any]) -> AgentsStep:
@@ -198,8 +200,8 @@ class WrappedAgents(AgentsWrapper):
         seeing: Sequence[Any] = self._active
         if change is not None:
             ending = change.truncated if self.in_turns else self._active
-            flags = zip(change.active, ending, change.terminated, strict=True)
-            seeing = [acts or (ends and not died) for acts, ends, died in flags]
+            states = zip(change.active, ending, change.terminated, strict=True)
+            seeing = [acts or (ends and not died) for acts, ends, died in states]
             self._active = list(change.active)
         shown = [self._read(agent, obs) if seeing[agent] else None for agent, obs in enumerate(observations)]
         return shown, rewards, change
@@ -207,9 +209,9 @@ class WrappedAgents(AgentsWrapper):
     def _read(self, agent: int, obs: Any) -> Any:
         if obs is None:
             return None
-        self._shown[agent].obs, begun = obs, self._begun[agent]
-        self._begun[agent] = True
-        return self._wrapped[agent].step(None)[0] if begun else self._wrapped[agent].reset()[0]
+        shown, env = self._shown[agent], self._wrapped[agent]
+        begins, shown.obs = shown.obs is None, obs
+        return env.reset()[0] if begins else env.step(None)[0]
 
 
 def _without_time_limit(env: Env) -> Env:
