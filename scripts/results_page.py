@@ -18,8 +18,9 @@ from scripts.drawing import hardware, pyplot, save
 from scripts.parity_page import draw_parity, parity_section
 from scripts.record import table
 from scripts.results_files import SEEDS, Point, curves_of, iqm_text, read_row
-from scripts.rows import IN_WORDS, RATING, ROWS, SOURCES, Row
+from scripts.rows import ENVPOOL_ROWS, IN_WORDS, RATING, ROWS, SOURCES, Row
 from sfactory.process.command import number
+from sfactory.statistics import bootstrap_interval
 
 PAGE, RESULTS = ROOT / "docs/results.md", ROOT / "docs/results/rows"
 BEGIN, END = "<!-- The table: written by scripts/reproduce.py --page -->", "<!-- The end of the table -->"
@@ -152,7 +153,7 @@ def section(folder: Path) -> str:
         for over, label in CHARTS.items():
             text += ["", f"![Curves of all measured rows over {label}](results/rows/{over}.svg)"]
     peer = folder.with_name("sb3")
-    text += [*beside_sb3(folder, peer), *parity_section(folder, peer)]
+    text += [*beside_sb3(folder, peer), *beside_envpool(folder), *parity_section(folder, peer)]
     return "\n".join(text)
 
 
@@ -188,6 +189,27 @@ def beside_sb3(folder: Path, peer: Path) -> list[str]:
         "of the seeds.",
         "",
         table(head, lines),
+    ]
+
+
+def beside_envpool(folder: Path) -> list[str]:
+    """EnvPool's envs beside those of other packages, in lines; empty where one has fewer than SEEDS seeds."""
+    lines = []
+    for name, pooled in ENVPOOL_ROWS.items():
+        scores = [list(read_row(row, folder)[0].get("reached", {}).values()) for row in (name, pooled)]
+        if min(map(len, scores)) >= SEEDS:
+            (low, high), (pooled_low, pooled_high) = map(bootstrap_interval, scores)
+            overlap = "yes" if low <= pooled_high and pooled_low <= high else "no"
+            lines.append([f"`{name}`", f"`{pooled}`", *map(iqm_text, scores), overlap])
+    if not lines:
+        return []
+    return [
+        "",
+        "### EnvPool's envs beside those of other packages",
+        "",
+        "The same task with the same settings. The returns are those of the table.",
+        "",
+        table(("row", "of EnvPool", "its interquartile mean", "that of EnvPool", "the intervals overlap"), lines),
     ]
 
 

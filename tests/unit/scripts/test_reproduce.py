@@ -21,7 +21,7 @@ from scripts.draw_curves import POINTS
 from scripts.proc import busy_cores, core_ticks
 from scripts.reproduce import Runs
 from scripts.results_files import Point, read_row, write_row
-from scripts.results_page import BEGIN, END, PAGE, RESULTS, line_of, outcome, section, write_page
+from scripts.results_page import BEGIN, END, PAGE, RESULTS, beside_envpool, line_of, outcome, section, write_page
 from scripts.rows import GREEDY, IN_WORDS, ROWS, SOURCES, Success
 from sfactory.config.argv import scan
 from sfactory.config.flags import all_flags
@@ -232,6 +232,19 @@ def test_only_the_table_of_a_page_is_written_and_always_the_same(tmp_path: Path)
     page.write_text(BEGIN)
     with pytest.raises(SystemExit, match="needs the lines"):
         write_page(page, folder)
+
+
+def test_returns_with_envpool_stand_beside_those_without_and_the_page_says_whether_they_overlap(tmp_path: Path) -> None:
+    for name, reached in (("breakout_2m", [1.0, 2.0, 3.0]), ("breakout_envpool", [3.0, 4.0])):
+        write_row(name, {**FACTS, "reached": dict(enumerate(reached))}, [Point(0, 1000, 1.0, 1.0)], tmp_path)
+    assert beside_envpool(tmp_path) == []  # two seeds have no interval
+
+    for reached, overlap in (([2.9, 4.0, 9.0], "yes"), ([3.1, 4.0, 9.0], "no"), ([0.1, 0.2, 0.9], "no")):
+        facts = {**FACTS, "reached": dict(enumerate(reached))}
+        write_row("breakout_envpool", facts, [Point(0, 1000, 1.0, 1.0)], tmp_path)
+        shown = beside_envpool(tmp_path)[-1].splitlines()[-1]
+        assert shown.startswith("| `breakout_2m` | `breakout_envpool` | 2 [1, 3] | ")
+        assert shown.endswith(f"| {overlap} |")
 
 
 def test_page_of_results_is_that_of_the_files_and_has_the_commands_that_were_run() -> None:
