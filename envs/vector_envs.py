@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
 _TASKS = (BOX2D.tasks, CLASSIC_CONTROL.tasks, MUJOCO.tasks, TOY_TEXT.tasks, PROCGEN)
-# Rewards are raw: the learner clips them. One thread, since actors share the cores.
-_ALE_KWARGS: Mapping[str, object] = {"reward_clipping": False, "num_threads": 1}
+# Games are those of the Atari family: no reset presses the fire button, which both packages do otherwise. Rewards are
+# raw: the learner clips them. One thread, since actors share the cores.
+_GAME_KWARGS: Mapping[str, object] = {"use_fire_reset": False}
+_ALE_KWARGS: Mapping[str, object] = {**_GAME_KWARGS, "reward_clipping": False, "num_threads": 1}
 
 
 def _rom_of(env_id: str) -> str | None:
@@ -107,6 +109,7 @@ class EnvPool(_VectorFamily):
         if env_id not in envpool.list_all_envs():
             raise EnvError(f"--env={env_name}: EnvPool has no {env_id}; envpool.list_all_envs() names what it has")
         options: dict[str, Any] = {"num_threads": 1, **_skipping(env_name, env_id, "frame_skip", env_frameskip)}
+        options |= _GAME_KWARGS if _rom_of(env_id) is not None else {}
         pool: VectorEnv[Any, Any, Any] = envpool.make(
             env_id, env_type="gymnasium", num_envs=num_envs, seed=seed, **{**options, **kwargs}
         )

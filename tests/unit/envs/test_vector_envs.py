@@ -78,6 +78,24 @@ def test_vector_games_have_raw_rewards_and_the_frameskip_of_the_flag() -> None:
     assert frames.tolist() == [2, 2]
 
 
+def test_games_of_envpool_are_those_of_the_atari_family() -> None:
+    pytest.importorskip("envpool")
+    kwargs, random, ends = {"noop_max": 1}, np.random.default_rng(0), 0
+    pool = EnvFactory("envpool:Breakout-v5", kwargs, env_frameskip=4).vector(num_envs=1, seed=1)
+    env = make_env("atari_breakout", kwargs, env_frameskip=4)
+
+    frames, (shown, _) = pool.reset()[0], env.reset()
+    for _ in range(600):
+        np.testing.assert_array_equal(frames[0], shown)
+        action = int(random.integers(4))
+        frames, rewards, terminated, _, _ = pool.step(np.array([action]))
+        shown, reward, over, _, _ = env.step(action)
+        assert (rewards[0], terminated[0]) == (reward, over)
+        if over:  # the next step of a pool resets
+            frames, (shown, _), ends = pool.step(np.array([0]))[0], env.reset(), ends + 1
+    assert ends >= 2
+
+
 @pytest.mark.parametrize(
     ("name", "frameskip", "words"),
     [
