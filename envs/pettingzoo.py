@@ -43,7 +43,7 @@ _PARTICLES: Mapping[str, object] = {
 # Of the board games measured in docs/multi_agent.md, but with two actors.
 _BOARD: Mapping[str, object] = {"num_workers": 2, "num_envs_per_worker": 32, "batch_size": 4096}
 # The ball moves, so frames are stacked. Most pistons do not see it, so their returns are noise: a short horizon and a
-# small share of the value loss. The background is subtracted: with it all units of the first layer died, if they were relu.
+# small share of the value loss. The background is subtracted: with it all units of the first layer died (of relu).
 _PISTONBALL: Mapping[str, object] = {
     **PPO,
     "num_envs_per_worker": 4,
