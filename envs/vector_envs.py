@@ -28,10 +28,8 @@ if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
 _TASKS = (BOX2D.tasks, CLASSIC_CONTROL.tasks, MUJOCO.tasks, TOY_TEXT.tasks, PROCGEN)
-# Games are those of the Atari family: no reset presses the fire button, which both packages do otherwise. Rewards are
-# raw: the learner clips them. One thread, since actors share the cores.
-_GAME_KWARGS: Mapping[str, object] = {"use_fire_reset": False}
-_ALE_KWARGS: Mapping[str, object] = {**_GAME_KWARGS, "reward_clipping": False, "num_threads": 1}
+# Rewards are raw: the learner clips them. One thread, since actors share the cores.
+_ALE_KWARGS: Mapping[str, object] = {"reward_clipping": False, "num_threads": 1}
 
 
 def _rom_of(env_id: str) -> str | None:
@@ -52,10 +50,13 @@ def _task_of(env_id: str) -> str:
     return env_id.partition("-v")[0]
 
 
-def _skipping(env_name: str, env_id: str, option: str, env_frameskip: int) -> dict[str, object]:
-    """The argument for ``env_frameskip``: games have one, others use every frame."""
+def _of_game(env_name: str, env_id: str, skips: str, env_frameskip: int) -> dict[str, object]:
+    """The arguments that make a game that of the Atari family; others have none, and use every frame.
+
+    skips: what the package calls the frameskip. Both packages press the fire button at a reset, unless asked not to.
+    """
     if _rom_of(env_id) is not None:
-        return {option: env_frameskip}
+        return {skips: env_frameskip, "use_fire_reset": False}
     if env_frameskip != 1:
         raise EnvError(f"--env={env_name}: takes every frame; leave out --env_frameskip={env_frameskip}")
     return {}
@@ -92,7 +93,7 @@ class RegisteredVectors(_VectorFamily):
                 f"--env={env_name}: Gymnasium has no vectorized form of {env_id}; --env={env_id} steps them one by one"
             )
         options: dict[str, Any] = {**_ALE_KWARGS} if _rom_of(env_id) else {}
-        options |= {**_skipping(env_name, env_id, "frameskip", env_frameskip), **kwargs}
+        options |= {**_of_game(env_name, env_id, "frameskip", env_frameskip), **kwargs}
         return gymnasium.make_vec(spec.id, num_envs=num_envs, vectorization_mode="vector_entry_point", **options)
 
 
@@ -108,8 +109,7 @@ class EnvPool(_VectorFamily):
         env_id = env_name.removeprefix(self.prefix)
         if env_id not in envpool.list_all_envs():
             raise EnvError(f"--env={env_name}: EnvPool has no {env_id}; envpool.list_all_envs() names what it has")
-        options: dict[str, Any] = {"num_threads": 1, **_skipping(env_name, env_id, "frame_skip", env_frameskip)}
-        options |= _GAME_KWARGS if _rom_of(env_id) is not None else {}
+        options: dict[str, Any] = {"num_threads": 1, **_of_game(env_name, env_id, "frame_skip", env_frameskip)}
         pool: VectorEnv[Any, Any, Any] = envpool.make(
             env_id, env_type="gymnasium", num_envs=num_envs, seed=seed, **{**options, **kwargs}
         )
