@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 # What the policies of the paper read, and the line of text above the map.
 _READ = ("glyphs", "blstats", "message")
 
-# Discount, entropy, rate and a memory of one LSTM as in the paper; its batches were collected by hundreds of actors.
+# Entropy and a memory of one LSTM as in the paper; its batches were collected by hundreds of actors. At its rate, 2e-4,
+# the score was that of random actions after 1.2M steps.
 _COMMON: Mapping[str, object] = {
     "num_workers": 2,
     "num_envs_per_worker": 16,
@@ -26,17 +27,21 @@ _COMMON: Mapping[str, object] = {
     "num_batches_to_accumulate": 0,
     "with_vtrace": False,
     "encoder": "nethack",
-    "model_kwargs": {"embedding": 16},  # a quarter faster on CPUs than the paper's 32
+    "model_kwargs": {"embedding": 8},  # for CPUs; the paper has 32
     "use_rnn": True,
     "rnn_type": "lstm",
     "rnn_size": 256,
     "normalize_input": False,  # the encoder scales what it reads
     "gamma": 0.999,
-    "learning_rate": 2e-4,
+    "learning_rate": 1e-3,
+    "lr_schedule": "linear_decay",
     "exploration_loss_coeff": 0.001,
     "train_for_env_steps": 100_000_000,
 }
-_TASKS = ("Score", "Staircase", "StaircasePet", "Oracle", "Gold", "Eat", "Scout", "Challenge")
+_SELDOM_PAID = ("Staircase", "StaircasePet", "Oracle")
+# The paper has 0.999 for all. So, at half the rate, the score was 32 after 350k steps; it was 39 with 0.99.
+_SHORT_SIGHTED: Mapping[str, object] = {**_COMMON, "gamma": 0.99}
+_OFTEN_PAID = ("Score", "Gold", "Eat", "Scout", "Challenge")
 
 
 @dataclass(frozen=True)
@@ -53,4 +58,7 @@ class NetHack(RegisteredFamily):
         return NetHackEnv(super().make(env_name, **{"observation_keys": _READ, "fix_moon_phase": True, **kwargs}))
 
 
-FAMILY = NetHack("nethack", {f"NetHack{task}-v0": _COMMON for task in _TASKS}, modules=("nle",), extra="nethack")
+_DEFAULTS = dict.fromkeys(_OFTEN_PAID, _SHORT_SIGHTED) | dict.fromkeys(_SELDOM_PAID, _COMMON)
+FAMILY = NetHack(
+    "nethack", {f"NetHack{task}-v0": flags for task, flags in _DEFAULTS.items()}, modules=("nle",), extra="nethack"
+)

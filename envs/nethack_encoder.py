@@ -14,13 +14,17 @@ from torch import Tensor, nn
 
 _X, _Y = 0, 1  # places of the hero's column and row in blstats
 _CHARACTERS = 256
+_DARK = 2359  # the glyph of places that were not seen yet, nine tenths of a map
+_GAIN = 2**0.5
 
 
 class NetHackEncoder(nn.Module):
     """Features of ``glyphs`` [B, H, W] and ``blstats`` [B, n], and of ``message`` [B, m] if it is observed.
 
     The network of the paper has five convolutions that keep the size of the map; here the map is halved three times,
-    which takes a tenth of the operations. blstats are counts of any size, so their logarithms are taken.
+    which takes a tenth of the operations. blstats are counts of any size, so their logarithms are taken. What is not
+    seen, or beyond the map, and the end of a message are zeros that are not learned: their gradients would be most of
+    the work. With units of ReLU, most were the same for all observations after 300,000 steps.
     """
 
     def __init__(
@@ -31,7 +35,7 @@ class NetHackEncoder(nn.Module):
         glyphs: Any = observation_space["glyphs"]
         height, width = glyphs.shape
         self._crop = crop
-        self.table = nn.Embedding(int(glyphs.high.max()) + 1, embedding)
+        self.table = nn.Embedding(int(glyphs.high.max()) + 1, embedding, padding_idx=_DARK)
         self.map = _convolutions(embedding, channels, stride=2)
         self.near = _convolutions(embedding, channels, stride=1)
         size = channels * (-(-height // 8) * -(-width // 8) + crop * crop)
@@ -40,11 +44,17 @@ class NetHackEncoder(nn.Module):
         if "message" in observation_space.spaces:
             length = _length(observation_space["message"])
             self.letters = nn.Sequential(
-                nn.Embedding(_CHARACTERS, 8), nn.Flatten(1), nn.Linear(8 * length, 64), nn.ReLU()
+                nn.Embedding(_CHARACTERS, 8, padding_idx=0), nn.Flatten(1), nn.Linear(8 * length, 64), nn.ELU()
             )
             size += 64
-        self.joined = nn.Sequential(nn.Linear(size, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU())
+        layers = nn.Linear(size, hidden), nn.ELU(), nn.Linear(hidden, hidden), nn.LayerNorm(hidden), nn.ELU()
+        self.joined = nn.Sequential(*layers)
         self.out_size = hidden
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                nn.init.orthogonal_(layer.weight, _GAIN)
+                assert layer.bias is not None
+                nn.init.zeros_(layer.bias)
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
         """[B, hidden] of obs {path: [B, ...] any integer dtype}."""
@@ -58,10 +68,10 @@ class NetHackEncoder(nn.Module):
         return features
 
     def _around_hero(self, glyphs: Tensor, stats: Tensor) -> Tensor:
-        """[B, crop, crop] - glyphs around the hero; glyph 0 beyond the map."""
+        """[B, crop, crop] - glyphs around the hero; as if not seen beyond the map."""
         _, height, width = glyphs.shape
         side = self._crop
-        padded = F.pad(glyphs, (side // 2,) * 4)
+        padded = F.pad(glyphs, (side // 2,) * 4, value=_DARK)
         steps = torch.arange(side, device=glyphs.device)
         rows = stats[:, _Y].clamp(0, height - 1)[:, None, None] + steps[None, :, None]
         columns = stats[:, _X].clamp(0, width - 1)[:, None, None] + steps[None, None, :]
@@ -78,5 +88,5 @@ def _convolutions(inputs: int, channels: int, stride: int) -> nn.Sequential:
     """Three layers of 3x3, padded, each with ``stride``; then flat."""
     layers: list[nn.Module] = []
     for size in (inputs, channels, channels):
-        layers += [nn.Conv2d(size, channels, 3, stride, padding=1), nn.ReLU()]
+        layers += [nn.Conv2d(size, channels, 3, stride, padding=1), nn.ELU()]
     return nn.Sequential(*layers, nn.Flatten(1))

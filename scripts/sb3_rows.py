@@ -214,7 +214,7 @@ def learn(name: str, seed: int) -> list[tuple[int, float, float]]:
     return points
 
 
-def facts_of(name: str) -> dict[str, Any]:
+def facts_of(name: str, alone: bool) -> dict[str, Any]:
     """The settings, the machine and the versions of a row."""
     packages = ("stable-baselines3", "torch", "numpy", "gymnasium")
     task = TASKS[name]
@@ -225,6 +225,7 @@ def facts_of(name: str) -> dict[str, Any]:
         "python": platform.python_version(),
         **{package: metadata.version(package) for package in packages},
         **asked,
+        **({} if alone else {"alone": False}),
     }
 
 
@@ -234,6 +235,7 @@ def main() -> None:
     parser.add_argument("row", nargs="+", choices=TASKS)
     parser.add_argument("--seeds", type=int, default=1, help="how many, from 1 on")
     parser.add_argument("--threads", type=int, default=1, help="of torch: one is as fast as two for such networks")
+    parser.add_argument("--beside", action="store_true", help="other work runs meanwhile: marks the minutes")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     if any(TASKS[name].flat for name in given.row):
@@ -247,7 +249,8 @@ def main() -> None:
             print(f"{name}, seed {seed}: {points[-1][2]} after {points[-1][1]:.2f} min", flush=True)
         with (RESULTS / f"{name}.csv").open("w", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows(lines)
-        (RESULTS / f"{name}.json").write_text(json.dumps(facts_of(name), indent=1, default=str) + "\n")
+        facts = facts_of(name, alone=not given.beside)
+        (RESULTS / f"{name}.json").write_text(json.dumps(facts, indent=1, default=str) + "\n")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from sfactory.env.factory import EnvFactory
 from sfactory.errors import EnvError
 from sfactory.planning.network_check import checked_model
 from sfactory.spec import EnvSpec
+from sfactory_envs import nethack_encoder
 from sfactory_envs.nethack_encoder import NetHackEncoder
 
 
@@ -77,7 +78,22 @@ def test_the_encoder_of_nethack_sees_the_glyphs_around_the_hero_in_its_second_pa
     corner = encoder._around_hero(glyphs, torch.tensor([[0, 0, 0]]))
 
     assert middle.tolist() == [[[83, 84, 85], [162, 163, 164], [241, 242, 243]]]
-    assert corner.tolist() == [[[0, 0, 0], [0, 0, 1], [0, 79, 80]]]
+    dark = 2359
+    assert corner.tolist() == [[[dark, dark, dark], [dark, 0, 1], [dark, 79, 80]]]
+
+
+def test_the_encoder_of_nethack_has_zeros_for_what_is_not_seen() -> None:
+    encoder = NetHackEncoder(nethack_space(message=spaces.Box(0, 255, (256,), np.uint8)))
+
+    assert not encoder.table(torch.tensor([2359])).any()
+    assert encoder.letters is not None
+    assert not encoder.letters(torch.zeros(1, 256, dtype=torch.long)).any()
+
+
+def test_what_the_encoder_takes_for_not_seen_is_nles_own_number() -> None:
+    nethack = pytest.importorskip("nle.nethack")
+
+    assert nethack_encoder._DARK == nethack.GLYPH_CMAP_OFF  # the first drawn symbol is that of dark stone
 
 
 @pytest.mark.parametrize("more", [{}, {"message": spaces.Box(0, 255, (256,), np.uint8)}], ids=["map", "message"])
