@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from scripts.drawing import pyplot, save
 from scripts.record import table
-from scripts.results_files import Point, curves_of, iqm_text, read_row
+from scripts.results_files import Point, curves_of, iqm_text, read_row, timed
 from scripts.rows import PARITY_ENVS, PARITY_FORMS
 from sfactory.process.command import number
 
@@ -28,12 +28,12 @@ class Measured(NamedTuple):
     env: str
     form: str
     facts: Mapping[str, Any]
-    curves: Sequence[Sequence[Point]]
+    points: Sequence[Point]
 
     def line(self) -> list[str]:
         """Its line of the table."""
-        last = [curve[-1].value for curve in self.curves]
-        minutes = statistics.median(curve[-1].minutes for curve in self.curves)
+        last = [curve[-1].value for curve in curves_of(self.points)]
+        minutes = statistics.median(curve[-1].minutes for curve in curves_of(timed(self.facts, self.points)))
         return [self.env, self.form, ", ".join(map(number, last)), iqm_text(last), f"{minutes:.3g}"]
 
 
@@ -44,7 +44,7 @@ def measured(folder: Path, peer: Path) -> Iterator[Measured]:
         for form, files in {_SB3: (name, peer), **ours}.items():
             facts, points = read_row(*files)
             if facts:
-                yield Measured(env, form, facts, curves_of(points))
+                yield Measured(env, form, facts, points)
 
 
 def draw_parity(folder: Path, peer: Path) -> None:
@@ -58,7 +58,7 @@ def draw_parity(folder: Path, peer: Path) -> None:
     for one in found:
         for line, (along, (scale, label)) in enumerate(_ALONG.items()):
             place = axes[line, envs.index(one.env)]
-            for run, curve in enumerate(one.curves):
+            for run, curve in enumerate(curves_of(one.points)):
                 over = [getattr(point, along) / scale for point in curve]
                 values = [point.value for point in curve]
                 shown = one.form if run == 0 else None

@@ -7,8 +7,9 @@
 Each row has a CSV in train_dir/rows/results with the thinned curve of each seed, and a JSON beside it with what it
 reached, on which machine, from which commit; with ``--publish`` they are those in docs/results/rows. They are written
 after each seed that has ended well. Seeds that are there already, from the same code on the same machine, are not run
-again; those from another are dropped, and named. A line at the end of a row has its bar, the published figure, and
-what docs/results/rows had. ``--page`` writes the table and its charts from the files in docs/results/rows (pip install
+again; those from another are dropped, and named, or with ``--add`` kept: the page says from which code and machine each
+is, and has the minutes of the newest. A line at the end of a row has its bar, the published figure, and what
+docs/results/rows had. ``--page`` writes the table and its charts from the files in docs/results/rows (pip install
 -e '.[plot]'). Runs are kept in --train_dir. The page marks the minutes of rows beside other work, which are longer than
 those of a run that is alone: before and after each seed it is measured how busy the cores are without it, and
 ``--beside`` marks a row in any case. The mark stays until the row's files are removed or dropped.
@@ -31,7 +32,7 @@ from scripts.command import ROOT, TRAIN, json_line, run, shown
 from scripts.draw_curves import kept, rows_of
 from scripts.proc import busy_cores
 from scripts.record import machine
-from scripts.results_files import Point, read_row, write_row
+from scripts.results_files import Point, measurements, read_row, write_row
 from scripts.results_page import PAGE, RESULTS, outcome, write_page
 from scripts.rows import GREEDY, PARITY, RATING, RETURN, ROWS, Row
 
@@ -46,11 +47,12 @@ _PACKAGES = ("ale-py", "box2d", "envpool", "minatar", "minigrid", "mpe2", "mujoc
 
 
 class Runs(NamedTuple):
-    """The runs of a row. train_dir: where they are kept, from the repository's root. alone: not with --beside."""
+    """The runs of a row. train_dir: where they are kept, from the repository's root. alone, add: see the module."""
 
     row: Row
     train_dir: Path
-    alone: bool = True
+    alone: bool = True  # not with --beside
+    add: bool = False
 
     def train(self, seed: int | str) -> list[str]:
         """The command that trains a seed. How often metrics are written does not change what is learned."""
@@ -120,14 +122,14 @@ def facts_of(runs: Runs) -> dict[str, Any]:
 
 
 def kept_of(runs: Runs, facts: Mapping[str, Any], results: Path) -> tuple[dict[str, Any], list[Point]]:
-    """What ``results`` has of a row, if it is of the same code on the same machine; says which seeds are not."""
+    """What ``results`` has of a row that stays. Says which seeds are of other code or of another machine."""
     known, points = read_row(runs.row.name, results)
     other = [name for name in facts if name not in ("date", "alone") and known.get(name) != facts[name]]
     if not (known and other):
         return known, points
-    seeds = ", ".join(known["reached"])
-    print(f"{runs.row.name}: drops seeds {seeds} of {results}, which differ in {', '.join(other)}", flush=True)
-    return {}, []
+    seeds, does = ", ".join(measurements(known)[-1]["reached"]), "keeps" if runs.add else "drops"
+    print(f"{runs.row.name}: {does} seeds {seeds} of {results}, which differ in {', '.join(other)}", flush=True)
+    return ({"reached": known["reached"], "earlier": measurements(known)}, points) if runs.add else ({}, [])
 
 
 def reproduce(runs: Runs, seeds: Sequence[int], results: Path) -> dict[str, float]:
@@ -138,9 +140,10 @@ def reproduce(runs: Runs, seeds: Sequence[int], results: Path) -> dict[str, floa
     facts = facts_of(runs)
     known, points = kept_of(runs, facts, results)
     facts["alone"] = runs.alone and known.get("alone", True)
-    if known and not facts["alone"]:  # also where all seeds are measured already
+    if "alone" in known and not facts["alone"]:  # also where all seeds are measured already
         write_row(runs.row.name, {**known, "alone": False}, points, results)
     reached = dict(known.get("reached", {}))
+    facts |= {"earlier": known["earlier"]} if "earlier" in known else {}
     for seed in seeds:
         if str(seed) in reached:
             print(f"{runs.row.name}, seed {seed}: measured already", flush=True)
@@ -166,6 +169,7 @@ def main() -> None:
     parser.add_argument("--train_dir", type=Path, default=Path("train_dir/rows"))
     parser.add_argument("--publish", action="store_true", help="write the small files to docs/results/rows")
     parser.add_argument("--beside", action="store_true", help="other work runs on the machine: marks the minutes")
+    parser.add_argument("--add", action="store_true", help="keep seeds of other code or of another machine")
     parser.add_argument("--page", action="store_true")
     given = parser.parse_args()
     rows = {**ROWS, **PARITY}
@@ -174,7 +178,8 @@ def main() -> None:
     results = RESULTS if given.publish else ROOT / given.train_dir / "results"
     for name in given.row:
         published, _ = read_row(name, RESULTS)
-        reached = reproduce(Runs(rows[name], given.train_dir, not given.beside), range(1, given.seeds + 1), results)
+        runs = Runs(rows[name], given.train_dir, not given.beside, given.add)
+        reached = reproduce(runs, range(1, given.seeds + 1), results)
         print(outcome(rows[name], reached, published), flush=True)
     if given.page:
         write_page(PAGE, RESULTS)

@@ -42,6 +42,20 @@ def write_row(name: str, facts: Mapping[str, Any], points: Sequence[Point], fold
         csv.writer(file, lineterminator="\n").writerows([("seed", "env_steps", "minutes", "return"), *points])
 
 
+def measurements(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The facts of a row, once for each code and machine, with what the seeds of each have reached. The last is new."""
+    past = list(facts.get("earlier", ()))
+    before = {seed for one in past for seed in one["reached"]}
+    reached = {seed: value for seed, value in facts["reached"].items() if seed not in before}
+    return [*past, {name: value for name, value in facts.items() if name != "earlier"} | {"reached": reached}]
+
+
+def timed(facts: Mapping[str, Any], points: Sequence[Point]) -> list[Point]:
+    """The points whose minutes can be compared: those of the newest measurement."""
+    before = {seed for one in facts.get("earlier", ()) for seed in one["reached"]}
+    return [point for point in points if str(point.seed) not in before]
+
+
 def curves_of(points: Sequence[Point]) -> list[list[Point]]:
     """The curve of each seed."""
     return [list(group) for _, group in groupby(points, lambda point: point.seed)]

@@ -17,7 +17,7 @@ from scripts.command import ROOT
 from scripts.drawing import hardware, pyplot, save
 from scripts.parity_page import draw_parity, parity_section
 from scripts.record import table
-from scripts.results_files import SEEDS, Point, curves_of, iqm_text, read_row
+from scripts.results_files import SEEDS, Point, curves_of, iqm_text, measurements, read_row, timed
 from scripts.rows import ENVPOOL_ROWS, IN_WORDS, RATING, ROWS, SOURCES, Row
 from sfactory.process.command import number
 from sfactory.statistics import bootstrap_interval
@@ -68,7 +68,7 @@ def line_of(row: Row, facts: Mapping[str, Any], points: Sequence[Point]) -> list
     if facts:
         values = list(facts["reached"].values())
         count = "" if isinstance(row.bar, str) else f": {sum(map(row.reached, values))} of {len(values)}"
-        minutes = statistics.median(group[-1].minutes for group in curves_of(points))
+        minutes = statistics.median(group[-1].minutes for group in curves_of(timed(facts, points)))
         # Files from before the mark was written are of runs that were alone.
         beside = "" if facts.get("alone", True) else ", beside other work"
         measured = [", ".join(map(number, values)) + count, iqm_text(values), f"{minutes:.3g}{beside}"]
@@ -125,8 +125,9 @@ def section(folder: Path) -> str:
     known = {name: read_row(name, folder) for name in ROWS}
     measured: dict[str, list[str]] = {}
     for name, (facts, _) in known.items():
-        if facts:
-            measured.setdefault(_where(facts), []).append(f"`{name}`")
+        for one in measurements(facts) if facts else ():
+            seeds = f" (seed{'s' if len(one['reached']) > 1 else ''} {', '.join(one['reached'])})"
+            measured.setdefault(_where(one), []).append(f"`{name}`{seeds if 'earlier' in facts else ''}")
     text = [
         "## The table",
         "",
@@ -137,8 +138,9 @@ def section(folder: Path) -> str:
         "takes its most probable actions. After the seeds it says how many of them reach the bar. The interquartile",
         f"mean has a 95% bootstrap interval ([Agarwal et al. 2021](https://arxiv.org/abs/2108.13264)) from {SEEDS}",
         "seeds on. Minutes are of training, without the start, and the median of the seeds; those beside other work",
-        "on the same cores are longer than those of a run alone. Published figures are of the same env after as many",
-        "steps, unless they say otherwise. Curves are of training, and dotted lines the bars.",
+        "on the same cores are longer than those of a run alone, and where the seeds are of several machines or",
+        "commits, they are of the newest. Published figures are of the same env after as many steps, unless they say",
+        "otherwise. Curves are of training, and dotted lines the bars.",
         "",
         counts_line({name: facts for name, (facts, _) in known.items()}),
         "",
@@ -172,7 +174,7 @@ def beside_sb3(folder: Path, peer: Path) -> list[str]:
             continue
         # What every seed of both has reached.
         value = min(max(point.value for point in curve) for points in (ours, theirs) for curve in curves_of(points))
-        minutes, slower = minutes_to(ours, value), minutes_to(theirs, value)
+        minutes, slower = minutes_to(timed(facts, ours), value), minutes_to(theirs, value)
         seeds = f"{len(curves_of(ours))}, {len(curves_of(theirs))}"
         cells = number(value), f"{minutes:.3g}", f"{slower:.3g}", f"{slower / minutes:.1f}", seeds
         lines.append([f"`{name}`", *cells, theirs_facts["stable-baselines3"], facts["commit"]])

@@ -20,7 +20,7 @@ from scripts.command import Output
 from scripts.draw_curves import POINTS
 from scripts.proc import busy_cores, core_ticks
 from scripts.reproduce import Runs
-from scripts.results_files import Point, read_row, write_row
+from scripts.results_files import Point, measurements, read_row, timed, write_row
 from scripts.results_page import BEGIN, END, PAGE, RESULTS, beside_envpool, line_of, outcome, section, write_page
 from scripts.rows import GREEDY, IN_WORDS, ROWS, SOURCES, Success
 from sfactory.config.argv import scan
@@ -118,6 +118,23 @@ def test_seeds_are_written_after_each_run_and_failed_ones_are_not(
     reproduce.reproduce(runs._replace(alone=False), [3], results)
     assert read_row("cartpole", results) == ({**facts, "alone": False}, points)
     assert trainer.seeds == ["1", "2", "3"]
+
+    for commit, seeds in (("third", [3]), ("third", [3, 4]), ("fourth", [5])):
+        monkeypatch.setattr(reproduce, "commit", lambda commit=commit: commit)
+        reproduce.reproduce(runs._replace(add=True), seeds, results)
+    assert f"keeps seeds 4 of {results}, which differ in commit\n" in capsys.readouterr().out
+    facts, points = read_row("cartpole", results)
+    assert [(one["commit"], [*one["reached"]], one["alone"]) for one in measurements(facts)] == [
+        ("another", ["3"], False),
+        ("third", ["4"], True),
+        ("fourth", ["5"], True),
+    ]
+    assert {point.seed for point in points} == {3, 4, 5}
+    assert {point.seed for point in timed(facts, points)} == {5}
+    lines = section(results).splitlines()
+    assert [line.rpartition(", ")[2] for line in lines if "`cartpole` (seed " in line] == [
+        f"commit {commit}: `cartpole` (seed {seed})." for commit, seed in (("another", 3), ("third", 4), ("fourth", 5))
+    ]
 
 
 def test_rows_are_published_only_on_request(
