@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from scripts.command import json_line, run
+from scripts.drawing import hardware
 from scripts.record import machine, table, write_json
 from sfactory.config.flags import all_flags
 from sfactory.config.task_defaults import TASK_DEFAULTS
@@ -89,16 +90,24 @@ def page(found: dict[str, Any]) -> str:
             mean = f"{statistics.mean(returns):.4g}" if returns else "none"
             each_seed = ", ".join(f"{value:.4g}" for value in returns)
             rows.append([name, task.kind, defaults, mean, each_seed, task.best or "-", steps, seconds])
-    notes = [f"- {each['task']}, seed {each['seed']}: {each['note']}." for each in found["runs"] if each.get("note")]
-    facts = ", ".join(f"{key} {value}" for key, value in found["machine"].items())
+    seeds_by_note: dict[str, dict[str, list[str]]] = {}
+    for each in found["runs"]:
+        if "note" in each:
+            seeds_by_note.setdefault(each["note"], {}).setdefault(each["task"], []).append(str(each["seed"]))
+    notes = []
+    for note, tasks in seeds_by_note.items():
+        runs_of = [f"{task} (seed {', '.join(seeds)})" for task, seeds in tasks.items()]
+        notes.append(f"- {', '.join(runs_of)}: {note}.")
+    facts = found["machine"]
+    versions = ", ".join(f"{name} {facts[name]}" for name in ("torch", "gymnasium"))
     head = ["task", "kind", "defaults", "mean return", "each seed", "best", "env steps", "seconds"]
     return "\n".join([
         "# Defaults by kind of task",
         "",
         "Flags that are not set get the defaults of the kind of task, which the env's spaces decide: images (an image",
         "among the observations), continuous (Box actions), table (observations that are choices alone), or vector",
-        "(all else). Env families have defaults of their own. `--task_defaults=False` takes those of the schema;",
-        "config.json says where each value comes from.",
+        "(all else). Env families have defaults of their own, which come before. `--task_defaults=False` takes those of",
+        "the schema in place of those by kind; config.json says where each value comes from.",
         "An actor has 32 envs where a GPU may choose their actions, and 2 where a step takes 5 ms or more. With more",
         "than two actors, or with several agents in an env, minibatches are larger, up to 8 times (16 times for images",
         "on a GPU), so that a dataset is all that a policy gets of a round of collection. What else holds on a GPU is",
@@ -114,7 +123,7 @@ def page(found: dict[str, Any]) -> str:
         "",
         *notes,
         *([""] if notes else []),
-        facts,
+        f"All else: {facts['date']}, {hardware(facts)}, {versions}.",
         "",
     ])  # fmt: skip
 
@@ -128,8 +137,8 @@ def main() -> int:
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     given = parser.parse_args()
     found: dict[str, Any] = {"machine": machine(), "runs": []}
-    if given.out.exists():
-        found["runs"] = json.loads(given.out.read_text())["runs"]
+    if given.out.exists():  # the machine is that of its first runs; those of another one need a "note"
+        found = json.loads(given.out.read_text())
     for seed in given.seeds:
         for name in given.tasks:
             for defaults, value in DEFAULTS.items():

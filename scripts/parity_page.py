@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from scripts.drawing import pyplot, save
 from scripts.record import table
-from scripts.results_files import Point, curves_of, iqm_text, read_row, timed
+from scripts.results_files import Point, beside, curves_of, iqm_text, read_row, timed
 from scripts.rows import PARITY_ENVS, PARITY_FORMS
 from sfactory.process.command import number
 
@@ -34,7 +34,7 @@ class Measured(NamedTuple):
         """Its line of the table."""
         last = [curve[-1].value for curve in curves_of(self.points)]
         minutes = statistics.median(curve[-1].minutes for curve in curves_of(timed(self.facts, self.points)))
-        return [self.env, self.form, ", ".join(map(number, last)), iqm_text(last), f"{minutes:.3g}"]
+        return [self.env, self.form, ", ".join(map(number, last)), iqm_text(last), f"{minutes:.3g}{beside(self.facts)}"]
 
 
 def measured(folder: Path, peer: Path) -> Iterator[Measured]:
@@ -79,14 +79,12 @@ def parity_section(folder: Path, peer: Path) -> list[str]:
             "The rows `parity_*` of `scripts/reproduce.py` train with the settings of Stable-Baselines3's PPO",
             "([sb3_ppo.yaml](examples/sb3_ppo.yaml)), to be compared with it; they are not measured yet.",
         ]
-    beside = any(one.facts.get("alone") is False for one in found)
     head = ("env", "collects", "training return of each seed", "interquartile mean", "minutes")
     return [
         *title,
         "[sb3_ppo.yaml](examples/sb3_ppo.yaml) has the settings of Stable-Baselines3's PPO for 8 envs of 256 steps,",
         "with VecNormalize. In turn, we collect and learn one after the other, as SB3 does; asynchronously, both go on",
         "at the same time, with V-trace and rollouts of 64. 1,000,000 env steps, the mean of the last 100 episodes.",
-        *(["Other work ran meanwhile, so minutes are too long, more or less so."] if beside else []),
         "",
         table(head, [one.line() for one in found]),
         "",

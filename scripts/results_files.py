@@ -56,6 +56,11 @@ def timed(facts: Mapping[str, Any], points: Sequence[Point]) -> list[Point]:
     return [point for point in points if str(point.seed) not in before]
 
 
+def beside(facts: Mapping[str, Any]) -> str:
+    """What is said after the minutes of a row. Files from before the mark was written are of runs that were alone."""
+    return "" if facts.get("alone", True) else ", beside other work"
+
+
 def curves_of(points: Sequence[Point]) -> list[list[Point]]:
     """The curve of each seed."""
     return [list(group) for _, group in groupby(points, lambda point: point.seed)]
