@@ -58,7 +58,7 @@ check: $(STAMP) site  ## formatting, lint, types, architecture, and the site wit
 
 # The variable leaves out a notice on the future of the theme, which is no warning of this build.
 site: $(STAMP)  ## build the documentation site into build/site, with warnings as errors and without a network
-	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 coverage: $(STAMP)  ## measure which lines of sfactory/ the tests execute, child processes included
 	scripts/coverage.sh

@@ -93,7 +93,7 @@ def report_text(name: str, workload: Mapping[str, Any]) -> str:
 
 FAMILIES_HEAD = (
     *("family", "env", "steps alone, env steps/s", "sampling, local", "central", "training, local", "central"),
-    "CPU us of a trained step, local inference",
+    "us of all cores for a step alone; CPU us of a trained step, local inference",
 )
 
 
