@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from scripts.drawing import pyplot, save
 from scripts.record import table
-from scripts.results_files import Point, beside, curves_of, iqm_text, read_row, timed
+from scripts.results_files import Point, beside, curves_of, iqm_text, read_row, timed, where
 from scripts.rows import PARITY_ENVS, PARITY_FORMS
 from sfactory.process.command import number
 
@@ -87,6 +87,8 @@ def parity_section(folder: Path, peer: Path) -> list[str]:
         "at the same time, with V-trace and rollouts of 64. 1,000,000 env steps, the mean of the last 100 episodes.",
         "",
         table(head, [one.line() for one in found]),
+        "",
+        *(f"- {one.env}, {one.form}: {where(one.facts)}." for one in found),
         "",
         f"![Curves of SB3, in turn, and asynchronous over env steps and minutes](results/rows/{CHART})",
     ]

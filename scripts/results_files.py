@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from scripts.drawing import hardware
 from scripts.record import write_json
 from sfactory.process.command import number
 from sfactory.statistics import bootstrap_interval, interquartile_mean
@@ -59,6 +60,13 @@ def timed(facts: Mapping[str, Any], points: Sequence[Point]) -> list[Point]:
 def beside(facts: Mapping[str, Any]) -> str:
     """What is said after the minutes of a row. Files from before the mark was written are of runs that were alone."""
     return "" if facts.get("alone", True) else ", beside other work"
+
+
+def where(facts: Mapping[str, Any]) -> str:
+    """When, on which machine, and with what seeds of the same code were measured. Files of SB3 name no processor."""
+    versions = [f"{name} {facts[name]}" for name in ("stable-baselines3", "torch", "gymnasium") if name in facts]
+    code = [f"commit {facts['commit']}"] if "commit" in facts else []
+    return ", ".join([facts["date"], *([hardware(facts)] if "cpu" in facts else []), *versions, *code])
 
 
 def curves_of(points: Sequence[Point]) -> list[list[Point]]:

@@ -17,7 +17,7 @@ from scripts.command import ROOT
 from scripts.drawing import hardware, pyplot, save
 from scripts.parity_page import draw_parity, parity_section
 from scripts.record import table
-from scripts.results_files import SEEDS, Point, beside, curves_of, iqm_text, measurements, read_row, timed
+from scripts.results_files import SEEDS, Point, beside, curves_of, iqm_text, measurements, read_row, timed, where
 from scripts.rows import ENVPOOL_ROWS, IN_WORDS, RATING, ROWS, SOURCES, Row
 from sfactory.process.command import number
 from sfactory.statistics import bootstrap_interval
@@ -125,7 +125,7 @@ def section(folder: Path) -> str:
     for name, (facts, _) in known.items():
         for one in measurements(facts) if facts else ():
             seeds = f" (seed{'s' if len(one['reached']) > 1 else ''} {', '.join(one['reached'])})"
-            measured.setdefault(_where(one), []).append(f"`{name}`{seeds if 'earlier' in facts else ''}")
+            measured.setdefault(where(one), []).append(f"`{name}`{seeds if 'earlier' in facts else ''}")
     text = [
         "## The table",
         "",
@@ -150,7 +150,7 @@ def section(folder: Path) -> str:
     ]
     if measured:
         text += ["", "Measured, with the files of each row in [results/rows](results/rows/README.md):", ""]
-        text += [f"- {where}: {', '.join(names)}." for where, names in measured.items()]
+        text += [f"- {place}: {', '.join(names)}." for place, names in measured.items()]
         for over, label in CHARTS.items():
             text += ["", f"![Curves of all measured rows over {label}](results/rows/{over}.svg)"]
     peer = folder.with_name("sb3")
@@ -216,11 +216,6 @@ def beside_envpool(folder: Path) -> list[str]:
         "",
         table(("row", "of EnvPool", "its interquartile mean", "that of EnvPool", "the intervals overlap"), lines),
     ]
-
-
-def _where(facts: Mapping[str, Any]) -> str:
-    versions = ", ".join(f"{name} {facts[name]}" for name in ("torch", "gymnasium"))
-    return f"{facts['date']}, {hardware(facts)}, {versions}, commit {facts['commit']}"
 
 
 def write_page(page: Path, folder: Path) -> None:

@@ -8,7 +8,7 @@ It runs in SB3's own environment, with the envs' packages:
 
 The second line has SB3's own defaults in place of RL Zoo's settings, for the comparison with the same settings here
 (docs/examples/sb3_ppo.yaml). Each row has a CSV in docs/results/sb3, as those of scripts/reproduce.py, and a JSON with
-the settings and the machine.
+the settings and the versions of packages, written after each seed.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def learn(name: str, seed: int) -> list[tuple[int, float, float]]:
 
 
 def facts_of(name: str, alone: bool) -> dict[str, Any]:
-    """The settings, the machine and the versions of a row."""
+    """The settings of a row, and the versions."""
     packages = ("stable-baselines3", "torch", "numpy", "gymnasium")
     task = TASKS[name]
     asked = {**task._asdict(), "settings": {**task.settings, "falling": list(_FALL.get(name, ()))}}
@@ -247,10 +247,10 @@ def main() -> None:
             points = learn(name, seed)
             lines += [(seed, *map(str, point)) for point in points]
             print(f"{name}, seed {seed}: {points[-1][2]} after {points[-1][1]:.2f} min", flush=True)
-        with (RESULTS / f"{name}.csv").open("w", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(lines)
-        facts = facts_of(name, alone=not given.beside)
-        (RESULTS / f"{name}.json").write_text(json.dumps(facts, indent=1, default=str) + "\n")
+            with (RESULTS / f"{name}.csv").open("w", newline="") as file:
+                csv.writer(file, lineterminator="\n").writerows(lines)
+            facts = facts_of(name, alone=not given.beside)
+            (RESULTS / f"{name}.json").write_text(json.dumps(facts, indent=1, default=str) + "\n")
 
 
 if __name__ == "__main__":

@@ -235,12 +235,12 @@ def test_only_the_table_of_a_page_is_written_and_always_the_same(tmp_path: Path)
     assert all("cartpole" in chart and "nethack" in chart for chart in charts)
 
     slower = [Point(1, at * 1000, at / 5, at * 5.0) for at in range(11)]  # up to 50, at half the speed
-    write_row("cartpole", {"stable-baselines3": "2.9"}, slower, tmp_path / "sb3")
+    write_row("cartpole", {"stable-baselines3": "2.9", "date": "2026-11-26"}, slower, tmp_path / "sb3")
     write_page(page, folder)
     assert "| `cartpole` | 50 | 1 | 2 | 2.0 | 50 | 2, 1 | 2.9 | abc |" in page.read_text()
 
     write_row("parity_hopper_async", {**FACTS, "reached": {"1": 95.0, "2": 95.0}}, points, folder)
-    write_row("parity_hopper", {"stable-baselines3": "2.9"}, slower, tmp_path / "sb3")
+    write_row("parity_hopper", {"stable-baselines3": "2.9", "date": "2026-11-26"}, slower, tmp_path / "sb3")
     write_page(page, folder)
     assert "| Hopper-v5 | SB3 | 50 | 50 | 2 |" in page.read_text()
     assert "| Hopper-v5 | asynchronous | 95, 95 | 95 | 1.9 |" in page.read_text()
@@ -260,7 +260,9 @@ def test_returns_with_envpool_stand_beside_those_without_and_the_page_says_wheth
         facts = {**FACTS, "reached": dict(enumerate(reached))}
         write_row("breakout_envpool", facts, [Point(0, 1000, 1.0, 1.0)], tmp_path)
         shown = beside_envpool(tmp_path)[-1].splitlines()[-1]
-        assert shown.startswith("| `breakout_2m`: atari_breakout | `breakout_envpool`: envpool:Breakout-v5 | 2 [1, 3] | ")
+        assert shown.startswith(
+            "| `breakout_2m`: atari_breakout | `breakout_envpool`: envpool:Breakout-v5 | 2 [1, 3] | "
+        )
         assert shown.endswith(f"| {overlap} |")
 
 
