@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,7 @@ _SELDOM_PAID = ("Staircase", "StaircasePet", "Oracle")
 # The paper has 0.999 for all. So, at half the rate, the score was 32 after 350k steps; it was 39 with 0.99.
 _SHORT_SIGHTED: Mapping[str, object] = {**_COMMON, "gamma": 0.99}
 _OFTEN_PAID = ("Score", "Gold", "Eat", "Scout", "Challenge")
+_WITHOUT_SEEDS = ("NetHackChallenge-v0",)
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,21 @@ class NetHack(RegisteredFamily):
     """The env family of NetHack's tasks."""
 
     def make(self, env_name: str, **kwargs: object) -> gymnasium.Env[Any, Any]:
-        """The task; ``kwargs``: those of NLE, such as character, observation_keys and max_episode_steps."""
+        """The task; ``kwargs``: those of NLE, such as character and observation_keys, and max_episode_steps."""
         import nle  # noqa: F401 - which registers the ids
 
         from .nethack_env import NetHackEnv
 
         # The moon of the day would change the luck of all games.
-        return NetHackEnv(super().make(env_name, **{"observation_keys": _READ, "fix_moon_phase": True, **kwargs}))
+        env = super().make(env_name, **{"observation_keys": _READ, "fix_moon_phase": True, **kwargs})
+        has_limit = kwargs.get("max_episode_steps") is not None  # which Gymnasium has set, not nle
+        return NetHackEnv(env, has_limit, takes_seeds=env_name not in _WITHOUT_SEEDS)
+
+    def warnings(self, env_name: str) -> Sequence[str]:
+        """Says of Challenge that seeds do not decide on its games."""
+        if env_name not in _WITHOUT_SEEDS:
+            return ()
+        return (f"--env={env_name} refuses seeds, so --seed does not repeat its games; NetHackScore-v0 takes them",)
 
 
 _DEFAULTS = dict.fromkeys(_OFTEN_PAID, _SHORT_SIGHTED) | dict.fromkeys(_SELDOM_PAID, _COMMON)

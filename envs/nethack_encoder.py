@@ -24,7 +24,7 @@ class NetHackEncoder(nn.Module):
     The network of the paper has five convolutions that keep the size of the map; here the map is halved three times,
     which takes a tenth of the operations. blstats are counts of any size, so their logarithms are taken. What is not
     seen, or beyond the map, and the end of a message are zeros that are not learned: their gradients would be most of
-    the work. With units of ReLU, most were the same for all observations after 300,000 steps.
+    the embedding's work. With units of ReLU, most were the same for all observations after 300,000 steps.
     """
 
     def __init__(

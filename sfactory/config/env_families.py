@@ -43,6 +43,9 @@ class EnvFamily(Protocol):
     A family of which a process can hold only one environment (or one vector environment) has an attribute
     ``one_per_process``: the flag that must be 1 for that, ``num_envs_per_worker`` (or ``worker_num_splits``).
 
+    A family with something to say at the start of a run has a method ``warnings``, which gets the name of the
+    environment and returns sentences.
+
     A family of TensorEnvs has an attribute ``makes_tensors``, which is True; its ``make`` gets num_envs and device.
 
     A family whose environments need more than sfactory has two more attributes: ``modules``, the names of the modules
@@ -123,7 +126,9 @@ def search_families(env_name: str) -> FamilySearch:
     for family in families:
         try:
             if family.matches(env_name):
+                own = getattr(family, "warnings", lambda _: ())(env_name)
                 found.append(family)
+                warnings += own
         # As above: foreign code, and the run may not need it.
         except Exception as error:
             warnings.append(

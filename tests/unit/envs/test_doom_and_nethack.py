@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from sfactory.config.schema import ModelConfig
+from sfactory.config.env_families import search_families
+from sfactory.config.schema import ModelConfig, WrapperConfig
 from sfactory.env.factory import EnvFactory
 from sfactory.errors import EnvError
 from sfactory.planning.network_check import checked_model
 from sfactory.spec import EnvSpec
 from sfactory_envs import nethack_encoder
+from sfactory_envs.nethack import FAMILY as NETHACK
 from sfactory_envs.nethack_encoder import NetHackEncoder
 
 
@@ -63,6 +65,51 @@ def test_a_game_finds_files_by_paths_from_the_current_folder_and_writes_nothing_
         env.close()
 
     assert sorted(file.name for file in Path.cwd().iterdir()) == ["basic.cfg", "basic.wad"]
+
+
+@pytest.mark.parametrize("name", NETHACK.names())
+def test_every_task_of_nethack_begins_and_plays_games(name: str) -> None:
+    pytest.importorskip("nle")
+    env = EnvFactory(name)()
+
+    for seed in (1, None):
+        shown = [env.reset(seed=seed)[0], *(env.step(action)[0] for action in (1, 2, 3))]
+        assert all(env.observation_space.contains(obs) for obs in shown)
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "flag", "limit"),
+    [
+        ("NetHackScore-v0", {}, 0, 5_000),  # nle's own
+        ("NetHackScore-v0", {"max_episode_steps": 5_001}, 0, 5_001),
+        ("NetHackScore-v0", {}, 5_002, 5_002),
+        ("NetHackChallenge-v0", {"max_episode_steps": 7}, 0, 7),
+        ("NetHackChallenge-v0", {"no_progress_timeout": 10}, 0, 5),  # nle counts twice a step
+        ("NetHackChallenge-v0", {"no_progress_timeout": 11}, 0, 6),
+    ],
+)
+def test_limits_of_nethack_truncate_and_show_the_game(name: str, kwargs: dict[str, Any], flag: int, limit: int) -> None:
+    pytest.importorskip("nle")
+    env: Any = EnvFactory(name, kwargs, wrappers=WrapperConfig(max_episode_steps=flag))()
+    begun, _ = env.reset(seed=1)
+    downstairs = env.unwrapped.actions.index(ord(">"))  # there are no stairs, so no time passes
+
+    for step in range(1, limit + 1):
+        obs, _, terminated, truncated, _ = env.step(downstairs)
+        assert (step, terminated, truncated) == (step, False, step == limit)
+    env.close()
+
+    assert (obs["blstats"] == begun["blstats"]).all()
+    assert bytes(obs["message"]).startswith(b"You can't go down here")
+
+
+def test_only_the_challenge_of_nethack_says_that_it_takes_no_seeds() -> None:
+    said = {name: search_families(name).warnings for name in NETHACK.names()}
+
+    (warning,) = said.pop("NetHackChallenge-v0")
+    assert "seed" in warning
+    assert not any(said.values())
 
 
 def nethack_space(**more: Any) -> Any:
