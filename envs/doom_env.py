@@ -33,7 +33,7 @@ class DoomEnv(gymnasium.Wrapper[Obs, Any, Obs, Any]):
         if not own_settings:
             self._game.set_doom_config_path(f"{self._folder.name}/vizdoom.ini")
         seen: Any = env.observation_space
-        drawn: dict[str, Any] = {name: space.shape for name, space in seen.items() if len(space.shape) == 3}
+        drawn: dict[str, Any] = {name: space.shape for name, space in seen.items() if len(space.shape or ()) == 3}
         rows, columns, _ = drawn["screen"]
         # [height * width] - places of the seen pixels among the drawn ones; faster than an index of rows and columns.
         self._pixels = (_middles(rows, height)[:, None] * columns + _middles(columns, width)).ravel()

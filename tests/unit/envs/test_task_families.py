@@ -33,6 +33,7 @@ TASKS = (
     "envpool:CoinrunEasy-v0",
     "doom_basic",
     "VizdoomDeathmatch-v1",
+    "VizdoomBasicNotifications-v1",
     "NetHackScore-v0",
     "crafter_reward",
     "parking-v0",
