@@ -3,7 +3,7 @@
 ``pettingzoo:mpe2.simple_spread_v3`` is the result of ``parallel_env()`` of the module ``mpe2.simple_spread_v3``, of any
 package; of a module without one, whose agents act in turn, it is the result of ``env()``.
 ``pettingzoo:butterfly.pistonball_v6`` is a module of PettingZoo itself; ``pettingzoo.`` may stand before it.
-``--env_kwargs`` are passed on.
+``--env_kwargs`` are passed on. Games of ``atari`` take their ROMs from ale-py.
 """
 
 from __future__ import annotations
@@ -12,19 +12,24 @@ import difflib
 import importlib
 import importlib.util
 import pkgutil
+import re
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from sfactory.errors import EnvError
-from sfactory.packages import install_command
+from sfactory.packages import install_command, missing, missing_module
 
 from .registered import LARGE_MINIBATCHES, PPO
 
 _PREFIX = "pettingzoo:"
 _PACKAGE = "pettingzoo"
+# What has left PettingZoo: the module that has the envs of that kind today.
+_MOVED: Mapping[str, str] = {"mpe": "mpe2", "magent": "magent2.environments"}
 # Episodes of the particle worlds are 25 steps: PPO with a dataset of one round of two actors where three agents share a
 # policy. It learned simple_spread (docs/results.md).
 _PARTICLES: Mapping[str, object] = {
@@ -109,7 +114,27 @@ class PettingZoo:
         make = getattr(module, "parallel_env", None) or getattr(module, "env", None)
         if not callable(make):
             raise EnvError(f"--env={env_name}: {module.__name__} has no parallel_env() and no env(), so it is no env")
-        return make(**kwargs)
+        if module.__name__.startswith(f"{_PACKAGE}.atari.") and (roms := _roms()):
+            kwargs = {"auto_rom_install_path": roms, **kwargs}
+        try:
+            return make(**kwargs)
+        except ImportError as error:
+            if not module.__name__.startswith(f"{_PACKAGE}."):
+                raise
+            text = f"{module.__name__} cannot be made ({error}); {_advice(module.__name__, error)}"
+            raise EnvError(f"--env={env_name}: {text}") from error
+
+    def lacks(self) -> Sequence[str]:
+        """What single kinds of ``names`` need that is not installed."""
+        needs = {
+            "mpe2.*": ("mpe2", install_command(self.extra)),
+            "butterfly.pistonball_v6": ("pymunk", _extra("butterfly")),
+        }
+        return [
+            f"{_PREFIX}{name} needs {module}, which is not installed; run: {command}"
+            for name, (module, command) in needs.items()
+            if missing([module])
+        ]
 
     def defaults(self, env_name: str) -> Mapping[str, object]:
         """Flags for particle worlds and pistonball, and with which two board games learn; none for others."""
@@ -140,29 +165,70 @@ def _module(env_name: str) -> Any:
         try:
             return importlib.import_module(full)
         except ImportError as error:
-            raise EnvError(f"--env={env_name}: {full} cannot be imported ({error}); {_advice(full)}") from error
+            text = f"{full} cannot be imported ({error}); {_advice(full, error)}"
+            raise EnvError(f"--env={env_name}: {text}") from error
 
 
-def _advice(module: str) -> str:
+def _advice(module: str, error: ImportError) -> str:
     if alike := _alike(module):
         return f"did you mean {_PREFIX}{alike}?"
     package, _, rest = module.partition(".")
     if package != _PACKAGE:
         return f"is the package {package} installed? for the particle worlds: {install_command(_PACKAGE)}"
-    kind = rest.partition(".")[0]
-    return f"what its {kind} envs need comes with: pip install 'pettingzoo[{kind}]'"
+    kind, _, task = rest.partition(".")
+    if kind in _MOVED:
+        return _moved(kind, task)
+    if missing_module(error) == module:
+        names = ", ".join(_names_in(f"{_PACKAGE}.{kind}")) or "none"
+        return f"the installed version has no such env; its envs of this kind: {names}"
+    extras = metadata.metadata(_PACKAGE).get_all("Provides-Extra") or []
+    return (
+        f"what its {kind} envs need comes with: {_extra(kind)}" if kind in extras else "is what it imports installed?"
+    )
+
+
+def _extra(kind: str) -> str:
+    """The command that installs what PettingZoo's envs of that kind need."""
+    return f"pip install '{_PACKAGE}[{kind}]'"
+
+
+def _moved(kind: str, task: str) -> str:
+    """What the env ``task`` of a kind that has left PettingZoo is called today."""
+    new = f"{_MOVED[kind]}.{task}"
+    package = new.partition(".")[0]
+    today = f"its name is {_PREFIX}{_alike(new) or new} today"
+    if not missing([package]):
+        return today
+    command = install_command(_PACKAGE) if package == "mpe2" else f"pip install {package}"
+    return f"{today}, which needs {package}; run: {command}"
 
 
 def _alike(module: str) -> str | None:
     """The existing module with the most similar name in the same package; None if none is similar."""
     package, _, wanted = module.rpartition(".")
+    names = _modules_in(package)
+    near = [] if wanted in names else difflib.get_close_matches(wanted, names, n=1)
+    return f"{package}.{near[0]}" if near else None
+
+
+def _names_in(package: str) -> list[str]:
+    """The modules of ``package`` that are envs by their names, which have a version."""
+    return [name for name in _modules_in(package) if re.search(r"_v\d+$", name)]
+
+
+def _modules_in(package: str) -> list[str]:
+    """The modules of ``package``; none if it cannot be imported."""
     try:
         places = importlib.import_module(package).__path__
     except (ImportError, AttributeError, ValueError):
-        return None
-    names = [found.name for found in pkgutil.iter_modules(places)]
-    near = [] if wanted in names else difflib.get_close_matches(wanted, names, n=1)
-    return f"{package}.{near[0]}" if near else None
+        return []
+    return [found.name for found in pkgutil.iter_modules(places)]
+
+
+def _roms() -> str:
+    """The folder of ale-py's ROMs, which PettingZoo looks for elsewhere; "" without that package."""
+    spec = importlib.util.find_spec("ale_py")
+    return str(Path(spec.origin).parent / "roms") if spec and spec.origin else ""
 
 
 FAMILY = PettingZoo()

@@ -53,8 +53,8 @@ def _summary(family: EnvFamily) -> Iterator[str]:
     shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     lack = lack_of_family(family)
     yield f"{family.name:<16} {'missing' if lack else 'installed':<10} {shown}"
-    if lack:
-        yield f"{'':<16} {lack}"
+    for line in [lack] if lack else getattr(family, "lacks", list)():
+        yield f"{'':<16} {line}"
 
 
 if __name__ == "__main__":

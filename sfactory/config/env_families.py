@@ -50,7 +50,8 @@ class EnvFamily(Protocol):
 
     A family whose environments need more than sfactory has two more attributes: ``modules``, the names of the modules
     (of top level) that all of them need, and ``extra``, the extra of sfactory that installs those, or ``page``, the
-    address that says how they are installed. Without them its names are refused, with that command or address.
+    address that says how they are installed. Without them its names are refused, with that command or address. If some
+    need more than that, its method ``lacks`` returns sentences on what is not installed, which ``sfactory.envs`` shows.
     """
 
     @property
