@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import gymnasium
@@ -12,6 +14,8 @@ from gymnasium import spaces
 from minigrid.core.constants import COLOR_TO_IDX, OBJECT_TO_IDX, STATE_TO_IDX
 
 from sfactory.errors import EnvError
+
+_log = logging.getLogger(__name__)
 
 Obs = dict[str, Any]
 View = Literal["flat", "image", "rgb"]
@@ -28,6 +32,7 @@ _WORDS = (
 _NUMBER_OF = {word: number for number, word in enumerate(_WORDS, start=2)}
 # Four of BabyAI's longest orders, each "put a red box in front of you next to a blue ball in front of you", and joints.
 _LONGEST = 72
+_warned = set[str]()  # of what this process has warned
 
 
 class GridView(gymnasium.Wrapper[Obs, Any, Obs, Any], gymnasium.utils.RecordConstructorArgs):
@@ -38,7 +43,8 @@ class GridView(gymnasium.Wrapper[Obs, Any, Obs, Any], gymnasium.utils.RecordCons
         image: [V, V, 20] uint8 - the same one-hot, for convolutions
         rgb: [8 * V, 8 * V, 3] uint8 - a picture
     direction: int - the direction that the agent faces, 0 to 3
-    mission: [72] uint8 - the words of the mission as choices; longer missions are cut
+    mission: [72] uint8 - the words of the mission as choices. Longer missions are cut, and unknown words are all the
+        same; the first such mission in a process is logged.
     """
 
     def __init__(self, env: gymnasium.Env[Obs, Any], view: str) -> None:
@@ -89,5 +95,16 @@ class GridView(gymnasium.Wrapper[Obs, Any, Obs, Any], gymnasium.utils.RecordCons
 
 
 def _numbers_of(mission: str) -> npt.NDArray[np.uint8]:
-    numbers = [_NUMBER_OF.get(word, 1) for word in mission.lower().replace(",", " ").split()[:_LONGEST]]
+    words = mission.lower().replace(",", " ").split()
+    if len(words) > _LONGEST:
+        _warn_once(f"has more than {_LONGEST} words, which are cut", mission)
+    if unknown := [word for word in words[:_LONGEST] if word not in _NUMBER_OF]:
+        _warn_once("has words that sfactory does not know and shows as the same one", mission, unknown)
+    numbers = [_NUMBER_OF.get(word, 1) for word in words[:_LONGEST]]
     return np.array(numbers + [0] * (_LONGEST - len(numbers)), np.uint8)
+
+
+def _warn_once(problem: str, mission: str, words: Sequence[str] = ()) -> None:
+    if problem not in _warned:
+        _warned.add(problem)
+        _log.warning("the mission %r %s%s", mission, problem, f": {', '.join(words)}" if words else "")

@@ -159,6 +159,26 @@ def test_missions_are_words_of_the_vocabulary() -> None:
     assert "mission" in dict(planned("--env=MiniGrid-Empty-5x5-v0", "--ignore_obs_keys=").spec.obs)
 
 
+def test_the_first_mission_that_is_cut_and_the_first_with_unknown_words_are_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    require("MiniGrid-Empty-5x5-v0")
+    from sfactory_envs import grid_view
+
+    monkeypatch.setattr(grid_view, "_warned", set())
+    env: Any = make_env("MiniGrid-Empty-5x5-v0", {})
+    env.reset(seed=1)
+    assert caplog.messages == []
+
+    for mission in ("open the portcullis", "find the zebra", "go " * 72 + "left", "go " * 80):
+        env.unwrapped.mission = mission
+        env.step(0)
+
+    unknown, cut = caplog.messages
+    assert unknown.endswith(": portcullis")
+    assert "more than 72 words" in cut
+
+
 def test_a_seeded_game_of_minatar_forgets_the_last_action_and_draws_bytes() -> None:
     require("MinAtar/Breakout-v1")
     env = make_env("MinAtar/Breakout-v1", {}, render_mode="rgb_array")
