@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from scripts.drawing import pyplot, save
 from scripts.record import table
 from scripts.results_files import Point, beside, curves_of, iqm_text, read_row, timed, where
-from scripts.rows import PARITY_ENVS, PARITY_FORMS
+from scripts.rows import PARITY, PARITY_ENVS, PARITY_FORMS
 from sfactory.process.command import number
 
 CHART = "parity.svg"
@@ -89,6 +89,7 @@ def parity_section(folder: Path, peer: Path) -> list[str]:
         table(head, [one.line() for one in found]),
         "",
         *(f"- {one.env}, {one.form}: {where(one.facts)}." for one in found),
+        *(f"- `{row.name}`: {row.tried}." for row in PARITY.values() if row.tried),
         "",
         f"![Curves of SB3, in turn, and asynchronous over env steps and minutes](results/rows/{CHART})",
     ]
