@@ -14,14 +14,15 @@ import gymnasium.spaces as spaces
 import numpy as np
 import numpy.typing as npt
 
-from sfactory.action_heads import DiscreteHead
+from sfactory.action_heads import DiscreteHead, heads_of
 from sfactory.env.conversion import BadObservation
 from sfactory.env.vector import VectorEnv, VectorWrapper, single_spaces
 from sfactory.errors import EnvError, named
-from sfactory.spec import OBS_KEY, EnvSpec
+from sfactory.spec import ACTION_KEY, OBS_KEY, EnvSpec, key_of, leaves
 from sfactory.tensor_spec import MASK_KEY
 
 Masks = npt.NDArray[np.int8]
+_ADVICE = ": correct the env, or ignore its masks: --info_action_mask=off"
 
 
 def has_info_mask(observation_space: spaces.Space[Any], info: Any) -> bool:
@@ -47,10 +48,11 @@ class MaskJoiner:
         self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], size: int | None = None
     ) -> None:
         """observation_space: of one env. Raises EnvError if there are no discrete actions to mask."""
-        heads = EnvSpec.of_spaces(observation_space, action_space).actions
-        choices = sum(head.n for head in heads if isinstance(head, DiscreteHead))
+        EnvSpec.of_spaces(observation_space, action_space)  # raises EnvError for spaces that are not supported
+        choices = _choices(action_space)
         if not choices:
             raise EnvError(f"info[{MASK_KEY!r}] masks discrete actions, and {action_space} has none")
+        self._actions, self._size = action_space, size
         self._shape = (choices,) if size is None else (size, choices)
         self._is_dict = isinstance(observation_space, spaces.Dict)
         parts = dict(observation_space) if isinstance(observation_space, spaces.Dict) else {OBS_KEY: observation_space}
@@ -63,24 +65,67 @@ class MaskJoiner:
         """
         mask = np.full(self._shape, otherwise, np.int8)
         if MASK_KEY in info:
-            try:
-                given = _flat(info[MASK_KEY])
-            except (TypeError, ValueError) as error:
-                raise BadObservation(f"info[{MASK_KEY!r}] cannot be read as an action mask: {named(error)}") from None
-            if given.size != mask.size:
-                problem = f"info[{MASK_KEY!r}] has {given.size} elements, and the actions have {mask.size} choices"
-                raise BadObservation(f"{problem}: correct the env, or ignore its masks: --info_action_mask=off")
-            mask[:] = given.reshape(self._shape)
+            given = info[MASK_KEY]
+            is_flat = isinstance(given, np.ndarray) and given.dtype != object and given.size == mask.size
+            mask[:] = (given if is_flat else _flat(given, self._actions, self._size)).reshape(self._shape)
         return {**(obs if self._is_dict else {OBS_KEY: obs}), MASK_KEY: mask}
 
 
-def _flat(mask: Any) -> Masks:
-    """[M] - of a mask, or of a tuple or dict of masks, in the order of the action space."""
-    if isinstance(mask, Mapping):
-        mask = [mask[key] for key in sorted(mask)]
-    if isinstance(mask, list | tuple) and mask and np.ndim(mask[0]):
-        return np.concatenate([_flat(part) for part in mask])
-    return np.asarray(mask, np.int8).ravel()
+def _choices(action_space: spaces.Space[Any]) -> int:
+    """How many elements a mask of these actions has."""
+    heads = (head for path, leaf in leaves(action_space) for head in heads_of(key_of(path, ACTION_KEY), leaf))
+    return sum(head.n for head in heads if isinstance(head, DiscreteHead))
+
+
+def _flat(mask: Any, space: spaces.Space[Any], size: int | None, where: str = f"info[{MASK_KEY!r}]") -> Masks:
+    """[N, M] - of a flat mask, or of a tree of masks like ``space``, in the order of its heads.
+
+    size: N of a vector env; None: of one env, N is 1. where: the mask in errors. Raises BadObservation for a misfit.
+    """
+    width, parts = _choices(space), _parts(space)
+    if mask is None and not width:  # as Gymnasium has it for a Box
+        return np.empty((size or 1, 0), np.int8)
+    if size is not None and isinstance(mask, np.ndarray) and mask.dtype == object:  # a tree, or None, for each env
+        none_legal = np.zeros((1, width), np.int8)
+        return np.concatenate([none_legal if each is None else _flat(each, space, None, where) for each in mask])
+    if isinstance(mask, Mapping) or (parts and _is_tree(mask, size)):
+        given = dict(mask) if isinstance(mask, Mapping) else dict(enumerate(mask))
+        if size is not None:  # beside each key of an info, a vector env has "_key": which envs have it
+            given = {name: part for name, part in given.items() if name in parts or str(name)[1:] not in parts}
+        masked = {name for name, part in parts.items() if _choices(part)}
+        if isinstance(mask, Mapping) != isinstance(space, spaces.Dict) or not masked <= given.keys() <= parts.keys():
+            has = f"is a {type(mask).__name__} of {', '.join(map(repr, given)) or 'nothing'}"
+            raise BadObservation(f"{where} {has}, and the action space is {space}{_ADVICE}")
+        of_parts = [_flat(given.get(name), part, size, f"{where}[{name!r}]") for name, part in parts.items()]
+        return np.concatenate(of_parts, axis=1)
+    try:
+        flat = _array(mask, size)
+    except (TypeError, ValueError) as error:
+        raise BadObservation(f"{where} cannot be read as an action mask: {named(error)}{_ADVICE}") from None
+    if flat.shape[1] != width:
+        wanted = f"{flat.size} elements, and the actions have {width * (size or 1)} choices"
+        raise BadObservation(f"{where} has {wanted}{_ADVICE}")
+    return flat
+
+
+def _array(mask: Any, size: int | None) -> Masks:
+    """[N, M] - of an array, or of a tree of arrays for the components of one action."""
+    if _is_tree(mask, size):
+        return np.concatenate([_array(part, size) for part in mask], axis=1)
+    return np.asarray(mask, np.int8).reshape(size or 1, -1)
+
+
+def _is_tree(mask: Any, size: int | None) -> bool:
+    """Whether ``mask`` is a sequence of masks, not an array or a list of numbers. A list of a vector env is a batch."""
+    is_sequence = isinstance(mask, list | tuple if size is None else tuple)
+    return is_sequence and any(part is None or isinstance(part, Mapping) or np.ndim(part) for part in mask)
+
+
+def _parts(space: spaces.Space[Any]) -> dict[Any, spaces.Space[Any]]:
+    """The spaces in a Dict or Tuple by name or place, in their order; {} of other spaces."""
+    if isinstance(space, spaces.Dict):
+        return dict(space.spaces)
+    return dict(enumerate(space.spaces)) if isinstance(space, spaces.Tuple) else {}
 
 
 class InfoMaskEnv(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -145,6 +145,51 @@ def test_masks_of_infos_are_joined_with_observations() -> None:
         MaskJoiner(plain, spaces.Box(-1, 1, (2,)))
 
 
+ORDERED = spaces.Dict(move=spaces.Discrete(3), attack=spaces.Discrete(2), aim=spaces.Box(-1, 1, (2,)))
+MOVE, ATTACK = np.array([1, 0, 1]), np.array([0, 1])
+
+
+def test_a_dict_of_masks_has_the_order_of_the_action_space() -> None:
+    assert [head.key for head in EnvSpec.of_spaces(spaces.Discrete(2), ORDERED).actions] == ["move", "attack", "aim"]
+    joiner, batched = (MaskJoiner(spaces.Discrete(2), ORDERED, size) for size in (None, 2))
+    pair, flags = spaces.Tuple([ORDERED, spaces.MultiDiscrete([2, 2])]), np.array([True, True])
+    in_tuple = MaskJoiner(spaces.Discrete(2), pair)
+    of_tuples = MaskJoiner(spaces.Discrete(2), spaces.Tuple([spaces.Discrete(3), spaces.Discrete(2)]), 2)
+    tree = {"attack": ATTACK, "move": MOVE}
+    both = {"move": np.stack([MOVE, 1 - MOVE]), "_move": flags, "attack": np.stack([ATTACK, ATTACK]), "_attack": flags}
+    by_env = np.array([None, None])
+    by_env[1] = (MOVE, ATTACK)
+
+    joined = [
+        joiner.join(0, {"action_mask": tree}),
+        joiner.join(0, {"action_mask": {**tree, "aim": None}}),
+        in_tuple.join(0, {"action_mask": (tree, (np.array([1, 0]), np.array([0, 1])))}),
+        batched.join(0, {"action_mask": both}),
+        of_tuples.join(0, {"action_mask": (both["move"], both["attack"])}),
+        of_tuples.join(0, {"action_mask": by_env}),
+    ]
+
+    flat, other = [1, 0, 1, 0, 1], [0, 1, 0, 0, 1]
+    expected = [flat, flat, [*flat, 1, 0, 0, 1], [flat, other], [flat, other], [[0] * 5, flat]]
+    assert [obs["action_mask"].tolist() for obs in joined] == expected
+
+
+@pytest.mark.parametrize(
+    ("mask", "words"),
+    [
+        ({"move": MOVE}, "is a dict of 'move', and the action space is Dict"),
+        ({"move": MOVE, "attack": ATTACK, "jump": ATTACK}, "is a dict of 'move', 'attack', 'jump'"),
+        ((MOVE, ATTACK), "is a tuple of 0, 1"),
+        ({"move": ATTACK, "attack": MOVE}, r"\['move'\] has 2 elements, and the actions have 3"),
+        ({"move": {"left": 1}, "attack": ATTACK}, r"\['move'\] is a dict of 'left'"),
+        ("all", "cannot be read as an action mask"),
+    ],
+)
+def test_a_mask_that_is_not_like_the_actions_is_refused(mask: Any, words: str) -> None:
+    with pytest.raises(BadObservation, match=f"{words}.*: correct the env, or ignore its masks"):
+        MaskJoiner(spaces.Discrete(2), ORDERED).join(0, {"action_mask": mask})
+
+
 def test_masks_of_a_vector_env_are_joined_env_by_env() -> None:
     env = EnvFactory("tests.unit.env.test_action_masks:strict_vector", {"mask": "info"}, info_action_mask="on").vector(
         3, seed=0
