@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from typing import Any
 
+from sfactory.config.argv import scan, words_of
 from sfactory.config.commands import check_flags, read_check_line
 from sfactory.errors import ExitCode
 from sfactory.process.command import Command, importing_torch
 from sfactory.process.signals import signals_held_back
 from sfactory.system.cores import set_for_children
+
+_OF_CHECK = ("steps", "seed", "reset_timeout_seconds")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,11 +26,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     with Command("sf-check") as command:
         settings = read_check_line(arguments)
         with signals_held_back():
-            from sfactory.config.argv import words_of
             from sfactory.config.resolve import read_command_line
 
-        given = {name: value for name, value in asdict(settings).items() if value != check_flags[name].default}
-        given = {name: value for name, value in given.items() if name not in ("steps", "seed", "reset_timeout_seconds")}
+        given = train_flags(arguments)
         # As of a new run, whatever runs there are.
         resolved = read_command_line([*words_of(given), "--restart_behavior=restart"])
 
@@ -52,6 +53,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         command.print_result(check)
     return command.exit_code
+
+
+def train_flags(argv: Sequence[str]) -> dict[str, Any]:
+    """The flags of ``argv``, which is known to be right, that train takes, too: those that name the env.
+
+    They are all passed on, also one with the default of its schema, since a family may have another.
+    """
+    given = scan(argv, check_flags).values
+    return {name: value for name, value in given.items() if name not in _OF_CHECK and value is not None}
 
 
 if __name__ == "__main__":

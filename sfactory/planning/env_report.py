@@ -11,13 +11,15 @@ from typing import Any
 
 from sfactory.action_heads import ActionHead, DiscreteHead
 from sfactory.config.argv import words_of
+from sfactory.config.env_families import find_family
 from sfactory.config.resolve import Resolved
 from sfactory.config.schema import Config
-from sfactory.env.factory import takes_frameskip
+from sfactory.env.factory import find_maker, takes_frameskip
 from sfactory.errors import Refused
 from sfactory.planning.env_findings import Finding
 from sfactory.planning.env_inspection import Report, Times
 from sfactory.planning.plan import choose_device, fitted_to_env, plan_sizes
+from sfactory.planning.random_play import SOLE_KIND, VECTOR_KIND
 
 _ENDLESS = 500  # steps without the end of an episode, after which a limit of time is advised
 _LARGE_REWARD = 100.0
@@ -43,7 +45,7 @@ def fit(report: Report, resolved: Resolved, given: Mapping[str, object]) -> Fit:
 
     given: flags that name the env.
     """
-    if report.probed is None:
+    if report.probed is None or not {"step", "reset"} <= report.times.keys():  # the first reset may have raised
         return Fit()
     step = report.times["step"].median / max(1, len(report.agents))
     try:
@@ -84,16 +86,21 @@ def _advice(report: Report, config: Config) -> Iterator[tuple[dict[str, object],
     if sampling.step_timeout_seconds and steps > _PART_OF_LIMIT * sampling.step_timeout_seconds:
         flags = {"step_timeout_seconds": math.ceil(4 * steps)}
         yield flags, _hint("slow.step", f"a step took {seconds['step']:.1f} s", f"train with {_typed(flags)}")
-    if not report.episodes and report.steps >= _ENDLESS and not report.has_time_limit:
-        how = "wrap it in gymnasium.wrappers.TimeLimit"
-        mend = how if ":" in name else f"""{how}, or --env_kwargs='{{"max_episode_steps": 1000}}'"""
+    # A family has chosen its frameskip, and how its episodes end: by limits of its own, too.
+    has_family = find_family(name) is not None
+    if not (report.episodes or report.has_time_limit or has_family) and report.steps >= _ENDLESS:
+        # The flag is a wrapper of envs of one agent, which are made one by one.
+        is_sole = report.kind == SOLE_KIND
+        own = "have step() report agents, or envs of a vector env, as truncated after a number of steps"
+        mend = "train with --max_episode_steps=1000" if is_sole else own
         yield {}, _hint("time_limit", f"no episode ended within {report.steps:,} steps", mend)
-    if takes_frameskip(name) and sampling.env_frameskip == 1:
+    if not has_family and takes_frameskip(name) and sampling.env_frameskip == 1:
         mend = "train with --env_frameskip=4 to repeat each action"
         yield {}, _hint("frameskip", "it takes env_frameskip, which is 1", mend)
     if not takes_frameskip(name) and sampling.env_frameskip != 1:
         text = f"--env_frameskip={sampling.env_frameskip} only counts frames: the env does not take it"
-        yield {}, _hint("frameskip", text, "give the function in --env a parameter env_frameskip, or leave it out")
+        of_function = "give the function in --env a parameter env_frameskip, or " * find_maker(name).own_parameters
+        yield {}, _hint("frameskip", text, f"{of_function}leave it out")
     largest = max(map(abs, report.rewards))
     if largest > _LARGE_REWARD and config.algo.reward_scale == 1.0 and config.algo.reward_clip is None:
         mend = f"train with --reward_scale={10.0 ** -math.floor(math.log10(largest)):g}, if learning is unsteady"
@@ -112,12 +119,13 @@ def _advice(report: Report, config: Config) -> Iterator[tuple[dict[str, object],
                 f"train with {_typed(flags)}",
             ),
         )
-    if report.children:
-        is_vector = "vector env" in report.kind
+    if report.children and not (report.probed and report.probed.makes_tensors):  # which a run makes once
+        is_vector = VECTOR_KIND in report.kind
         envs = sampling.num_workers * (sampling.worker_num_splits if is_vector else sampling.num_envs_per_worker)
         processes = f"{len(report.children)} process{'es' * (len(report.children) > 1)}"
         text = f"it starts {processes}; a run here makes it {envs} times"
-        yield {}, _hint("children", text, "train with fewer --num_envs_per_worker, if memory is short")
+        fewer = "--num_workers" if is_vector else "--num_envs_per_worker"
+        yield {}, _hint("children", text, f"train with fewer {fewer}, if memory is short")
 
 
 def _hint(code: str, text: str, mend: str) -> Finding:

@@ -23,6 +23,8 @@ from sfactory.planning.checked_envs import checked, spec_of
 from sfactory.planning.env_findings import Inspector
 from sfactory.tensor_spec import MASK_KEY
 
+SOLE_KIND, VECTOR_KIND = "a Gymnasium env", "a Gymnasium vector env"  # what reports call them
+
 
 class Play:
     """Steps an env with random, legal actions.
@@ -58,7 +60,7 @@ class _SolePlay(Play):
     """Of an env of one agent."""
 
     def __init__(self, env: Any, checks: dict[Any, Any]) -> None:
-        super().__init__(env, "a Gymnasium env", checks, env.action_space)
+        super().__init__(env, SOLE_KIND, checks, env.action_space)
         spec = spec_of(env.observation_space, env.action_space)
         self._legal = LegalActions(spec, env, self._rng) if spec is not None and spec.masks else None
 
@@ -113,7 +115,7 @@ class _VectorPlay(Play):
 
     def __init__(self, env: Any, checks: dict[Any, Any]) -> None:
         seen, chosen = single_spaces(env)
-        kind = f"a Gymnasium vector env, here of {env.num_envs} envs"
+        kind = f"{VECTOR_KIND}, here of {env.num_envs} envs"
         super().__init__(env, kind, checks, batch_space(chosen, env.num_envs))
         spec = spec_of(seen, chosen)
         self._masked = spec if spec is not None and spec.masks else None

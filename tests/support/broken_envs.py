@@ -44,6 +44,8 @@ class Flawed(gymnasium.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
+        if self.flaw == f"seed {seed} raises":
+            raise ValueError(f"no level {seed}")
         self._episode, self._step = self._episode + 1, 0
         if self.flaw == "hang" and self._episode == 3:
             time.sleep(20)
@@ -132,7 +134,7 @@ class FlawedVector(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def step(self, actions: Any) -> Any:
         self._step += 1
-        flags = np.full(self.num_envs, self._step % (STEPS + 1) == STEPS)
+        flags = np.full(self.num_envs, self._step % (STEPS + 1) == STEPS and self.flaw != "endless")
         rewards: Any = 1.0 if self.flaw == "one reward" else np.ones(self.num_envs)
         ended: Any = flags.astype(int) if self.flaw == "int flags" else flags
         return self._obs(), rewards, ended, np.zeros_like(flags), [] if self.flaw == "info list" else {}
@@ -251,7 +253,7 @@ class FlawedLists:
     def step(self, actions: Any) -> Any:
         self._step += 1
         rewards = [1.0] if self.flaw == "one reward" else [1.0, None] if self.flaw == "no reward" else [1.0, 1.0]
-        return self._shown(), rewards, [self._step == STEPS] * 2, [False] * 2, [{}, {}]
+        return self._shown(), rewards, [self._step == STEPS and self.flaw != "endless"] * 2, [False] * 2, [{}, {}]
 
     def close(self) -> None: ...
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
+import gymnasium
 import pytest
 
-from sfactory.check_env import main
+from sfactory.check_env import main, train_flags
+from sfactory.config.argv import words_of
 from sfactory.config.resolve import read_command_line
 from sfactory.env.factory import EnvFactory
 from sfactory.planning.env_inspection import Report, inspect_env, inspect_in_process
@@ -172,6 +175,83 @@ def test_an_observation_that_cannot_be_read_can_be_left_out() -> None:
     report, _ = examined(f"{HERE}:Flawed", STEPS, "--ignore_obs_keys=note", flaw="text space")
 
     assert report.findings == ()
+
+
+def test_a_flag_that_is_typed_counts_also_where_its_value_is_the_default_of_all_envs() -> None:
+    typed = {"obs_grey": False, "env_framestack": 1, "action_repeat": 1, "obs_resize": (), "ignore_obs_keys": ()}
+    line = ["--env=CarRacing-v3", *words_of(typed)]
+
+    given = train_flags([*line, "--env_frameskip=none", "--steps=40", "--seed=0"])
+
+    assert given == {"env": "CarRacing-v3", **typed}
+    resolved = read_command_line(words_of(given))
+    assert resolved.config.wrappers.used == {}
+    assert read_command_line(["--env=CarRacing-v3"]).config.wrappers.used.keys() == typed.keys() - {"ignore_obs_keys"}
+    assert fit(inspect_env(EnvFactory("CartPole-v1"), STEPS), resolved, given).command.endswith(" ".join(line))
+
+
+def test_an_env_that_raises_only_for_one_seed_is_reported() -> None:
+    factory = EnvFactory(f"{HERE}:Flawed", {"flaw": "seed 5 raises"})
+    report = inspect_env(factory, STEPS, seed=5)
+
+    assert report.probed is not None  # training resets with other seeds
+    assert fit(report, read_command_line([f"--env={factory.name}"]), {}) == Fit()
+    assert "violation reset.raised: reset 2 raised ValueError: no level 5" in text_of(report, Fit())
+
+
+@pytest.mark.parametrize(
+    ("name", "flag"),
+    [(f"{HERE}:Flawed", "--max_episode_steps=1000"), (f"{HERE}:FlawedVector", ""), (f"{HERE}:FlawedLists", "")],
+)
+def test_advice_on_endless_episodes_fits_the_env(name: str, flag: str) -> None:
+    report, _ = examined(name, 500, flaw="endless")
+
+    (finding,) = report.findings
+    assert finding.code == "time_limit"
+    assert finding.mend.endswith(flag)
+    assert ("--" in finding.mend) == bool(flag)
+    if flag:
+        resolved = read_command_line([f"--env={name}", "--env_kwargs", '{"flaw": "endless"}', flag])
+        limited = inspect_env(EnvFactory.of(resolved.config), 500)
+        assert (limited.has_time_limit, fit(limited, resolved, {}).settings is not None) == (True, True)
+        assert limited.findings == ()
+
+
+def test_a_family_that_limits_time_itself_gets_no_advice_on_it() -> None:
+    pytest.importorskip("ale_py")
+
+    report, _ = examined("atari_pong", 500)
+
+    assert (report.episodes, report.has_time_limit) == (0, False)
+    assert report.findings == ()
+
+
+def takes_frameskip(env_frameskip: int = 1) -> Any:
+    return gymnasium.make("CartPole-v1")
+
+
+def test_advice_on_the_frameskip_is_for_those_that_take_it() -> None:
+    here = "tests.unit.planning.test_check_env:takes_frameskip"
+    names = [here, "vector:CartPole-v1", "CartPole-v1"]
+    mends = {}
+    for name, words in ((here, ()), ("vector:CartPole-v1", ()), ("CartPole-v1", ("--env_frameskip=2",))):
+        found = examined(name, STEPS, *words)[0].findings
+        mends[name] = [finding.mend for finding in found if finding.code == "frameskip"]
+    assert mends == dict(
+        zip(names, (["train with --env_frameskip=4 to repeat each action"], [], ["leave it out"]), strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "flag"), [("vector:CartPole-v1", "num_workers"), ("CartPole-v1", "num_envs_per_worker")]
+)
+def test_advice_on_processes_of_envs_names_the_flag_that_makes_fewer_envs(name: str, flag: str) -> None:
+    report, _ = examined(name)
+    report.children = ("simulator",)
+
+    fit(report, read_command_line([f"--env={name}"]), {})
+
+    assert [finding.mend for finding in report.findings] == [f"train with fewer --{flag}, if memory is short"]
 
 
 @pytest.fixture(scope="module")
