@@ -44,7 +44,7 @@ def _enjoy(config: EnjoyConfig, interrupts: Interrupts) -> str:
 
     saved = policy_to_play(config)
     seed = secrets.randbits(31) if config.seed is None else config.seed
-    with play_session(config, saved) as (player, video):
+    with play_session(config, saved, seed) as (player, video):
         episodes = _play(player, config, saved, seed, interrupts)
     played = {
         "env": saved.config.run.env,

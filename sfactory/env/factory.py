@@ -199,19 +199,21 @@ class EnvFactory:
             raise self._error("made an env of one agent where it had made one of many")
         return env
 
-    def either(self, render_mode: str | None = None) -> Env | AgentsEnv:
-        """Make one single-agent or multi-agent environment. A maker of vector envs makes one of size 1, as an Env."""
+    def either(self, render_mode: str | None = None, seed: int = 0) -> Env | AgentsEnv:
+        """Make one single-agent or multi-agent environment. A maker of vector envs makes one of size 1, as an Env.
+
+        seed: of a vector env, as for ``vector``.
+        """
         import gymnasium
 
         if IMAGES in (render_mode, self.kwargs.get(_RENDER_MODE)):
             draw_without_screen()  # before the import of a package that reads it
         maker = find_maker(self.name)
-        kwargs = self._arguments(maker, render_mode)
         if NUM_ENVS in maker.parameters:
             from sfactory.env.vector import SoleEnv
 
-            return SoleEnv(self._vector_env(maker, {**kwargs, NUM_ENVS: 1}))
-        env = self._in_own_wrappers(self._made_by(maker, kwargs))
+            return SoleEnv(self.vector(1, seed, render_mode))
+        env = self._in_own_wrappers(self._made_by(maker, self._arguments(maker, render_mode)))
         if (many := self._adapted(env)) is not None:
             self._require_own_wrappers_alone("has many agents", *_OF_AGENTS)
             return cast("AgentsEnv", self._wrapped(many, maker))
@@ -226,12 +228,6 @@ class EnvFactory:
         from sfactory.env.info_masks import InfoMaskEnv
 
         return InfoMaskEnv(env)
-
-    def seeded(self, seed: int, render_mode: str | None = None) -> Env | AgentsEnv:
-        """As ``either``; a vector env gets ``seed``, as some can only be seeded when they are made."""
-        from sfactory.env.vector import SoleEnv
-
-        return SoleEnv(self.vector(1, seed, render_mode)) if self.makes_vectors else self.either(render_mode)
 
     def vector(self, num_envs: int, seed: int, render_mode: str | None = None) -> VectorEnv:
         """Make one vector env of ``num_envs`` environments.

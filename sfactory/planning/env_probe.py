@@ -214,7 +214,7 @@ class _Examining(NamedTuple):
         name = f"--env={self.factory.name}"
         draw_into_memory()
         try:
-            env = self.factory.seeded(0, IMAGES)
+            env = self.factory.either(IMAGES)
         except EnvError as error:
             raise EnvError(f'{error}; with {EVAL_VIDEO} it is made with render_mode="{IMAGES}"') from error
         try:

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -202,11 +202,10 @@ def run_evaluator(setup: EvaluatorSetup, row: StatusRow) -> None:
     if single_thread:
         threadpool_limits(1)  # for as long as the process lives, so not used as a context
     seed_libraries(setup.seed_of(_FOR_ENV))
-    make: Callable[[int], AnyEnv] = setup.factory.seeded
-    if setup.video_folder is not None:
+    mode = None if setup.video_folder is None else IMAGES
+    if mode is not None:
         draw_into_memory()
-        make = partial(setup.factory.seeded, render_mode=IMAGES)
-    evaluator = Evaluator(setup, make, row)
+    evaluator = Evaluator(setup, lambda seed: setup.factory.either(mode, seed), row)
     try:
         if single_thread:
             threadpool_limits(1)  # also of libraries that the env has loaded

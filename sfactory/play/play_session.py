@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -19,7 +20,7 @@ from sfactory.env.lifecycle import close_env
 from sfactory.errors import ConfigError, EnvError
 from sfactory.experiment.saved_policy import SavedPolicy
 from sfactory.play.joint_policy import acting_model
-from sfactory.play.player import Player
+from sfactory.play.player import Player, env_seed_of
 from sfactory.play.rendering import AnyEnv, Show, VideoScreen, env_with_window, frames_per_second, show_nothing
 from sfactory.play.video import VideoFile
 from sfactory.system.optional_packages import find_ffmpeg
@@ -30,8 +31,8 @@ _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 
 
 @contextlib.contextmanager
-def play_session(config: EnjoyConfig, saved: SavedPolicy) -> Iterator[tuple[Player, VideoFile | None]]:
-    """A player and the video of it, if one is made. A block that raises leaves no video.
+def play_session(config: EnjoyConfig, saved: SavedPolicy, seed: int) -> Iterator[tuple[Player, VideoFile | None]]:
+    """A player and the video of it, if one is made. A block that raises leaves no video. seed: of the play.
 
     Raises ConfigError, EnvError or ResourceError if this machine or env cannot do what the flags ask for.
     """
@@ -42,8 +43,10 @@ def play_session(config: EnjoyConfig, saved: SavedPolicy) -> Iterator[tuple[Play
     folder = Path(config.train_dir) / config.experiment if config.experiment else Path()
     video_path = (folder / config.video_file).absolute()
     factory, repeat = _with_frameskip(config, saved)
+    # As that of the first reset: some vector envs can only be seeded when they are made.
+    make = functools.partial(factory.either, seed=env_seed_of(seed))
     with contextlib.ExitStack() as stack:
-        env, show = _open_env(config, factory, name)
+        env, show = _open_env(config, make, name)
         stack.callback(close_env, env, name)
         if repeat > 1:  # several steps of fewer frames must look to the policy like one step in training
             where = f"--eval_env_frameskip={config.eval_env_frameskip}: {name}"
@@ -76,11 +79,11 @@ def _with_frameskip(config: EnjoyConfig, saved: SavedPolicy) -> tuple[EnvFactory
     return dataclasses.replace(factory, env_frameskip=wanted), trained // wanted
 
 
-def _open_env(config: EnjoyConfig, factory: EnvFactory, name: str) -> tuple[AnyEnv, Show]:
-    """The env in the render mode that the flags ask for, with its window if it has one."""
+def _open_env(config: EnjoyConfig, make: Callable[..., AnyEnv], name: str) -> tuple[AnyEnv, Show]:
+    """The env in the render mode that the flags ask for, with its window if it has one. make: takes the render mode."""
     if config.save_video:
         draw_into_memory()
-        return factory.either(IMAGES), show_nothing
+        return make(IMAGES), show_nothing
     display = any(os.environ.get(name) for name in _DISPLAYS)
     demanded = config.render == "window"
     if demanded and not display:
@@ -88,7 +91,7 @@ def _open_env(config: EnjoyConfig, factory: EnvFactory, name: str) -> tuple[AnyE
         raise ConfigError([f"{problem}with --save_video=True, or play without a picture with --render=none"])
     if demanded or (config.render == "auto" and not config.no_render and display and sys.stderr.isatty()):
         try:
-            return env_with_window(factory.either, config.fps, name)
+            return env_with_window(make, config.fps, name)
         except EnvError as error:
             if demanded:
                 raise
@@ -96,4 +99,4 @@ def _open_env(config: EnjoyConfig, factory: EnvFactory, name: str) -> tuple[AnyE
     elif config.render == "auto" and not config.no_render:
         why = "stderr is no terminal" if display else "there is no display"
         _log.info("no window is opened, as %s; --save_video=True records a video", why)
-    return factory.either(), show_nothing
+    return make(), show_nothing

@@ -94,6 +94,11 @@ class _OneAgent:
         return [obs], [reward], Change([over], [False], [False], [info]) if over else None
 
 
+def env_seed_of(seed: int) -> int:
+    """The seed of the env of a play."""
+    return seed_at(seed, Branch.PLAY, bits=ENV_SEED_BITS)
+
+
 class Player:
     """One env and the policy of its A agents (1 in a plain env), one step after the other, on the CPU."""
 
@@ -133,7 +138,7 @@ class Player:
         """
         seed_libraries(seed)
         self._policy.draw_privately()
-        env_seed: int | None = seed_at(seed, Branch.PLAY, bits=ENV_SEED_BITS)
+        env_seed: int | None = env_seed_of(seed)
         left = max_steps
         for number in range(1, count + 1):
             episode = self._episode(number, env_seed, left)

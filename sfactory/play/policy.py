@@ -26,6 +26,7 @@ from sfactory.model.torch_state import OwnTorchState
 from sfactory.plain_spaces import space_of_plain
 from sfactory.play.action_chooser import ActionChooser
 from sfactory.play.rendering import AnyEnv
+from sfactory.seeds import ENV_SEED_BITS
 from sfactory.spec import LAST_REWARD, EnvSpec
 from sfactory.tensor_spec import MASK_KEY
 
@@ -115,10 +116,12 @@ class Policy:
     def make_env(self, render_mode: str | None = None, **env_kwargs: Any) -> AnyEnv:
         """The run's env in the run's wrappers, with ``env_kwargs`` beside those of the run.
 
+        A vector env that is seeded when it is made gets a random seed, unless ``env_kwargs`` have one.
         Raises ConfigError if only the run's files name its code, unless the policy was loaded with trust_run_dir=True.
         """
         factory = self.saved.env_factory(self.saved.wanted)
-        return dataclasses.replace(factory, kwargs={**factory.kwargs, **env_kwargs}).either(render_mode)
+        factory = dataclasses.replace(factory, kwargs={**factory.kwargs, **env_kwargs})
+        return factory.either(render_mode, secrets.randbits(ENV_SEED_BITS))
 
     def _before(self, state: PolicyState | None, size: int, begins: npt.NDArray[np.bool_]) -> PreviousSteps | None:
         """The last actions and rewards, for a policy that reads them. The state stays as it is."""

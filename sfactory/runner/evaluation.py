@@ -57,7 +57,7 @@ class Share(NamedTuple):
         name = f"--env={self.factory.name}"
         seed = seed_at(self.seed, Branch.EVALUATION, _FOR_ENV, self.numbers.start, bits=ENV_SEED_BITS)
         seed_libraries(seed)
-        env = self.factory.seeded(seed)
+        env = self.factory.either(seed=seed)
         at_end.callback(close_env, env, name)
         spec = self.saved.spec_of(env)
         due = Every(_SIGN_S)

@@ -7,14 +7,30 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import gymnasium
 import pytest
+from gymnasium.vector import SyncVectorEnv
 
-from sfactory import enjoy
+import sfactory
+from sfactory import enjoy, export
 from sfactory.config.flags import all_flags
 from sfactory.errors import ExitCode
-from tests.support.saved_run import BANDIT, CONTEXTS, LENGTH, TRUSTED, checkpoints, payload, play, refused, save_run
+from sfactory.play.player import env_seed_of
+from sfactory_envs.synthetic.bandit import Bandit
+from tests.support.saved_run import (
+    BANDIT,
+    CONTEXTS,
+    LENGTH,
+    SPEC,
+    TRUSTED,
+    checkpoints,
+    payload,
+    play,
+    refused,
+    save_run,
+)
 
 FAULTY = "sfactory_envs.synthetic.faulty:Faulty"
 LATEST = "checkpoint_p0/checkpoint_000000007_70.pth"
@@ -62,6 +78,38 @@ def test_greedy_play_takes_the_mode_and_a_seed_given_or_drawn_plays_the_same_aga
     assert {**sampled, "seed": 6} != other
     assert drawn == play(capsys, f"--seed={drawn['seed']}")
     assert (drawn["episodes"], drawn["deterministic"]) == (20, False)  # the defaults
+
+
+class MadeWithSeed(SyncVectorEnv):
+    """Bandits that are seeded when they are made, and never again."""
+
+    seeds: ClassVar[list[int]] = []
+
+    def __init__(self, num_envs: int, seed: int, num_contexts: int, length: int) -> None:
+        super().__init__([lambda: Bandit(num_contexts, length)] * num_envs)
+        super().reset(seed=seed)
+        self.seeds.append(seed)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+        return super().reset(options=options)
+
+
+def test_a_vector_env_that_is_seeded_when_it_is_made_is_made_with_the_seed_of_the_play(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    save_run(env="tests.unit.play.test_enjoy:MadeWithSeed", certainty=0.5)
+
+    plays = [play(capsys, f"--seed={seed}") for seed in (5, 5, 6)]
+    exported = export.main(["--experiment=run", TRUSTED])
+    checkpoints().save({**payload(0.5), "env_spec": SPEC.plain()}, train_step=8, env_steps=80)
+    policy = sfactory.load("train_dir/run", trust_run_dir=True)
+    made = [policy.make_env(), policy.make_env(seed=3)]
+
+    assert plays[0] == plays[1] != {**plays[2], "seed": 5}
+    assert exported == ExitCode.DONE
+    assert [isinstance(env, gymnasium.Env) for env in made] == [True, True]
+    assert MadeWithSeed.seeds[:4] == [env_seed_of(5), env_seed_of(5), env_seed_of(6), 0]
+    assert MadeWithSeed.seeds[5:] == [3]
 
 
 @pytest.mark.parametrize(

@@ -248,7 +248,7 @@ def test_an_evaluator_closes_its_env_at_the_end(monkeypatch: pytest.MonkeyPatch)
     env = ScriptedEnv(SCRIPT)
 
     class Scripted(EnvFactory):
-        def seeded(self, seed: int, render_mode: str | None = None) -> ScriptedEnv:
+        def either(self, render_mode: str | None = None, seed: int = 0) -> ScriptedEnv:
             return env
 
     run = Run(0)
