@@ -7,6 +7,7 @@ registered for the id (its ``vector_entry_point``), after importing the package 
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -105,15 +106,15 @@ class EnvPool(_VectorFamily):
         self, env_name: str, *, num_envs: int, seed: int = 0, env_frameskip: int = 1, **kwargs: object
     ) -> VectorEnv[Any, Any, Any]:
         """``num_envs`` of them in one pool with one thread. Raises EnvError if EnvPool has no such id."""
+        from .seeded_pool import SeededPool
+
         envpool: Any = importlib.import_module("envpool")
         env_id = env_name.removeprefix(self.prefix)
         if env_id not in envpool.list_all_envs():
             raise EnvError(f"--env={env_name}: EnvPool has no {env_id}; envpool.list_all_envs() names what it has")
         options: dict[str, Any] = {"num_threads": 1, **_of_game(env_name, env_id, "frame_skip", env_frameskip)}
-        pool: VectorEnv[Any, Any, Any] = envpool.make(
-            env_id, env_type="gymnasium", num_envs=num_envs, seed=seed, **{**options, **kwargs}
-        )
-        return pool
+        options |= {"env_type": "gymnasium", "num_envs": num_envs, **kwargs}
+        return SeededPool(functools.partial(envpool.make, env_id, **options), seed)
 
 
 VECTOR = RegisteredVectors("vector", "vector:", ("CartPole-v1", "ALE/Breakout-v5"))

@@ -96,6 +96,29 @@ def test_games_of_envpool_are_those_of_the_atari_family() -> None:
     assert ends >= 2
 
 
+def test_a_seed_repeats_the_episodes_of_a_pool_which_training_makes_once() -> None:
+    envpool = pytest.importorskip("envpool")
+    made, make = [], envpool.make
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        made.append(kwargs["seed"])
+        return make(*args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(envpool, "make", counting)
+        pool = EnvFactory("envpool:CartPole-v1").vector(num_envs=3, seed=1)
+        step, shown = pool.step, []
+        for seed in (1, None, 2, 1):
+            rows = [pool.reset(seed=seed)[0], *(step(np.ones(3, np.int32))[0] for _ in range(20))]
+            shown.append(np.stack(rows))
+
+    assert made == [1, 2, 1]
+    first, unseeded, other, again = shown
+    np.testing.assert_array_equal(first, again)
+    assert not (first == unseeded).all()
+    assert not (first == other).all()
+
+
 @pytest.mark.parametrize(
     ("name", "frameskip", "words"),
     [
