@@ -261,7 +261,7 @@ PARITY_ENVS = {
     "parity_lunarlander": "LunarLander-v3",
 }
 _PARITY_NOTES = {
-    "parity_hopper": "five seeds on an Intel Xeon had 1,840, 2,657, 2,458, 1,580 and 2,995. Returns go up and down late "
+    "parity_hopper": "five seeds on an Intel Xeon had 1,840, 2,657, 2,458, 1,580, 2,995. Returns go up and down late "
     "in training: over its second half all ten have 2,345 on average (deviation 315), and those of SB3 2,487 (244)",
 }
 PARITY = {
