@@ -31,6 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         given = train_flags(arguments)
         # As of a new run, whatever runs there are.
         resolved = read_command_line([*words_of(given), "--restart_behavior=restart"])
+        given["env"] = resolved.config.run.env
+        for warning in resolved.warnings:
+            print(warning, file=sys.stderr)
 
         def check() -> str:
             # Imported only now, so that a mistyped flag is reported at once.

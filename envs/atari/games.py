@@ -66,7 +66,7 @@ GAMES: tuple[str, ...] = (
 )
 
 _PREFIX = "atari_"
-_GYMNASIUM_ID = re.compile(r"ALE/(?P<new>[A-Za-z]+)-v5|(?P<old>[A-Za-z]+?)(?:Deterministic|NoFrameskip)?-v[04]")
+_GYMNASIUM_ID = re.compile(r"ALE/(?P<new>[A-Za-z]+)(?:-v5)?|(?P<old>[A-Za-z]+?)(?:Deterministic|NoFrameskip)?-v[04]")
 # As Sample Factory writes them: without underscores, and four of them otherwise.
 _ROM_OF_PLAIN_NAME = {rom.replace("_", ""): rom for rom in GAMES} | {
     "asteroid": "asteroids",

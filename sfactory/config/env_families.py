@@ -6,6 +6,7 @@ families are found in the same way. This module asks them about names and flags;
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Mapping, Sequence
@@ -144,6 +145,16 @@ def search_families(env_name: str) -> FamilySearch:
 def find_family(env_name: str) -> EnvFamily | None:
     """The family that makes ``env_name``, or None."""
     return search_families(env_name).family
+
+
+def suggested_names() -> list[str]:
+    """The names that all families suggest; one that fails suggests none."""
+    names: list[str] = []
+    for family in load_families()[0]:
+        # As above: foreign code, and the run may not need it.
+        with contextlib.suppress(Exception):
+            names += family.names()
+    return names
 
 
 def makes_many_at_once(family: EnvFamily | None) -> bool:

@@ -1,10 +1,13 @@
-"""Translates what is given as ``--env``: Sample Factory's names of envs, and files of modules."""
+"""Translates what is given as ``--env``: Sample Factory's names of envs, files of modules, ids without a version."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
+
+from sfactory.config.env_families import find_family, suggested_names
 
 # Gymnasium's ids, by the names of Sample Factory's examples.
 GYMNASIUM_IDS: Mapping[str, str] = MappingProxyType(
@@ -25,9 +28,36 @@ GYMNASIUM_IDS: Mapping[str, str] = MappingProxyType(
 
 
 def env_name_of(given: str) -> str:
-    """The name that makes the env: ``Ant-v5`` for ``mujoco_ant``, ``my_envs:Grid`` for ``my_envs.py:Grid``."""
+    """The name that makes the env: ``Ant-v5`` for ``mujoco_ant`` and ``Ant``, ``my_envs:Grid`` for ``my_envs.py:Grid``.
+
+    An id without a version gets the highest one that families suggest or else Gymnasium knows, so that it is the same
+    env with the same defaults as the full id.
+    """
     file, colon, name = given.partition(":")
     if colon and file.endswith(".py"):
         module = os.path.normpath(file.removesuffix(".py")).replace(os.sep, ".")
         return f"{module}:{name}"
-    return GYMNASIUM_IDS.get(given, given)
+    return _with_version(GYMNASIUM_IDS.get(given, given))
+
+
+def _with_version(name: str) -> str:
+    version = re.compile(rf"{re.escape(name)}-v(\d+)")
+    versions = [int(match[1]) for match in map(version.fullmatch, suggested_names()) if match]
+    if versions:
+        return f"{name}-v{max(versions)}"
+    family = find_family(name)
+    prefix: str = getattr(family, "prefix", "")
+    if prefix and name.startswith(prefix):
+        return prefix + _with_version(name.removeprefix(prefix))
+    if family is not None or ":" in name or re.search(r"-v\d+$", name):
+        return name
+    # Imported late: it takes half a second.
+    from gymnasium import error
+    from gymnasium.envs.registration import find_highest_version, parse_env_id, registry
+
+    try:
+        namespace, bare, _ = parse_env_id(name)
+    except error.Error:  # a name of no id, which the check of names reports
+        return name
+    highest = None if name in registry else find_highest_version(namespace, bare)
+    return name if highest is None else f"{name}-v{highest}"

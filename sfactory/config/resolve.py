@@ -101,13 +101,13 @@ def read_command_line(argv: Sequence[str], several_ranks: bool = False) -> Resol
     Raises ConfigError with every problem, from parsing to rules. With ``--help`` prints flags to stdout and raises
     SystemExit(0), whatever else is wrong; with ``--print_config`` does so with their values, if nothing is wrong.
     """
-    line, file = _given(argv)
+    line, file, renamed = _given(argv)
     given = {**file.values, **line.values}
     if line.help is not None:
         print(_help(line.help, str(given.get("env", ""))), end="", flush=True)
         raise SystemExit(0)
     prints = line.words.get(PRINT_CONFIG_FLAG) is True
-    findings = _Findings([*line.problems, *file.problems], [], line.broken | (file.broken - line.values.keys()))
+    findings = _Findings([*line.problems, *file.problems], renamed, line.broken | (file.broken - line.values.keys()))
     findings.chosen.update(line.values, () if file.of_run else file.values)
     _judge_algo(line.words.get(ALGO_FLAG), findings)
     saved = _saved_run(given, findings)
@@ -172,23 +172,26 @@ def _untrusted(
 
 def resumed_dir(argv: Sequence[str]) -> Path | None:
     """The directory of the run that ``argv`` would resume or begin, whatever else is wrong with it; None if none."""
-    line, file = _given(argv)
+    line, file, _ = _given(argv)
     return _resumed_dir({**file.values, **line.values}, line.broken | (file.broken - line.values.keys()))
 
 
-def _given(argv: Sequence[str]) -> tuple[CommandLine, ConfigFile]:
-    """The content of the command line and of the config file that it names."""
+def _given(argv: Sequence[str]) -> tuple[CommandLine, ConfigFile, list[str]]:
+    """The content of the command line and of the config file that it names; that the env has another name, if so."""
     words = {flag.name: flag for flag in (CONFIG, PRINT_CONFIG, ALGO)}
     line = scan(argv, {**words, **all_flags()})
     line.words = {name: line.values.pop(name) for name in words if name in line.values}
     path = line.words.get(CONFIG_FLAG)
     file = ConfigFile() if path is None else read_config_file(str(path))
-    for source in (line, file):
+    renamed: list[str] = []
+    for source in (file, line):
         if not source.values.get("experiment", True):
             del source.values["experiment"]  # empty: as if it were not given
         if "env" in source.values:
-            source.values["env"] = env_name_of(str(source.values["env"]))
-    return line, file
+            env = str(source.values["env"])
+            source.values["env"] = name = env_name_of(env)
+            renamed = [f"{assigned('env', env)} is {name}"] if name != env else []
+    return line, file, renamed
 
 
 def _layers(

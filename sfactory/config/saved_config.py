@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from sfactory import atomic
+from sfactory.config.env_names import env_name_of
 from sfactory.config.flags import all_flags, assigned, coerce, shown, strict_json, value_text, values_of
 from sfactory.config.schema import (
     BY_RANK,
@@ -152,6 +153,8 @@ def _parse(path: Path, content: object) -> SavedConfig:
             values[name] = coerce(all_flags()[name], data)
         except ValueError as error:
             raise _unreadable(path, f"{assigned(name, value_text(data))} {error}") from error
+    if "env" in values:  # of a run that began with an id without a version
+        values["env"] = env_name_of(str(values["env"]))
     sources = content.get("sources")
     kept = {str(k): str(v) for k, v in sources.items()} if isinstance(sources, Mapping) else {}
     return SavedConfig(path, values, kept, tuple(warnings))

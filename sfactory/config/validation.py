@@ -16,7 +16,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from sfactory.config.env_families import install_advice, lack_of_family, load_families, search_families
+from sfactory.config.env_families import install_advice, lack_of_family, search_families, suggested_names
 from sfactory.config.env_names import GYMNASIUM_IDS
 from sfactory.config.field import FlagInfo
 from sfactory.config.flags import Flag, all_flags, assigned, did_you_mean, is_of_type, type_text, values_of
@@ -190,7 +190,7 @@ def _gymnasium_id_problem(name: str) -> str | None:
 
     if name in registry:
         return None
-    suggestible = [*registry, *GYMNASIUM_IDS, *(known for family in load_families()[0] for known in family.names())]
+    suggestible = [*registry, *GYMNASIUM_IDS, *suggested_names()]
     near = did_you_mean(name, suggestible)
     unknown = f"no environment of this name is registered{near}"
     try:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from sfactory.checkpoint.directory import CheckpointDir, Kind, Loaded
 from sfactory.checkpoint.file import Unusable, read
 from sfactory.config.commands import PolicyFlags
+from sfactory.config.env_names import env_name_of
 from sfactory.config.flags import assigned, config_of, did_you_mean, values_of
 from sfactory.config.saved_config import CONFIG_NAME, checkpoint_folder, read_config
 from sfactory.config.schema import Config
@@ -181,7 +182,7 @@ class SavedPolicy:
 
 def require_same_env(config: Config, given: str) -> None:
     """Raise ConfigError if ``given``, unless it is empty, is another env than that of the run."""
-    if given not in ("", config.run.env):
+    if given and env_name_of(given) != env_name_of(config.run.env):
         trained = assigned("env", config.run.env)
         raise ConfigError([f"{assigned('env', given)}: the policy was trained with {trained}; repeat that"])
 

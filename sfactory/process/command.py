@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any, Self
 
 from sfactory import __version__
+from sfactory.config.env_names import env_name_of
 from sfactory.config.flags import all_flags, assigned
 from sfactory.config.saved_config import OF_ONE_START, OF_TUNING
 from sfactory.config.trust import TRUST
@@ -168,8 +169,14 @@ def number(value: float | None) -> str:
 
 
 def train_command(arguments: Sequence[str]) -> str:
-    """The command that starts a run with these arguments."""
-    return shlex.join([sys.executable, "-m", "sfactory.train", *arguments])
+    """The command that starts a run with these arguments, whose env has its full name: it means the same later."""
+    words = list(arguments)
+    for at, word in enumerate(words):
+        if word.startswith("--env="):
+            words[at] = f"--env={env_name_of(word.removeprefix('--env='))}"
+        elif at and words[at - 1] == "--env":
+            words[at] = env_name_of(word)
+    return shlex.join([sys.executable, "-m", "sfactory.train", *words])
 
 
 def resume_command(arguments: Sequence[str], from_file: Collection[str] = ()) -> str:

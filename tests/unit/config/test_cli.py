@@ -21,6 +21,7 @@ from sfactory.config.import_strings import find_object, objects_of_program
 from sfactory.config.resolve import Resolved, fitted_to_agents, with_critic_group
 from sfactory.config.saved_config import write_config
 from sfactory.errors import ConfigError
+from sfactory.experiment.saved_policy import require_same_env
 from tests.support.command_line import PLAIN_ENV, read, refused
 from tests.support.networks import Attention
 
@@ -288,6 +289,43 @@ def test_a_vector_form_of_a_runs_env_is_refused_as_another_env_and_wrappers_of_a
     save_run("--env=vector:CartPole-v1")
     (problem,) = refused("--experiment=old", "--sticky_actions=0.25")
     assert problem.startswith("--sticky_actions=0.25: cannot wrap this env, which is one of many that are made at once")
+
+
+@pytest.mark.parametrize(
+    ("given", "full"),
+    [
+        ("LunarLander", "LunarLander-v3"),
+        ("HalfCheetah", "HalfCheetah-v5"),
+        ("CartPole", "CartPole-v1"),
+        ("vector:Acrobot", "vector:Acrobot-v1"),
+        ("minigrid:MiniGrid-DoorKey-5x5", "minigrid:MiniGrid-DoorKey-5x5-v0"),
+        ("dm_control/cheetah-run", "dm_control/cheetah-run-v0"),
+        ("phys2d/CartPole", "phys2d/CartPole-v1"),  # of no family
+    ],
+)
+def test_an_id_without_a_version_is_the_full_id_with_its_defaults(
+    given: str, full: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sfactory.config.validation.lack_of_family", lambda family: "")
+    short, long = read(f"--env={given}"), read(f"--env={full}")
+
+    assert values_of(short.config) == values_of(long.config)
+    assert short.sources == long.sources
+    assert (short.warnings, long.warnings) == ([f"--env={given} is {full}"], [])
+
+
+def test_the_full_name_is_said_for_the_env_that_is_made_and_a_saved_run_is_found_by_either() -> None:
+    Path("flags.yaml").write_text("env: Acrobot\n")
+    assert read("--config=flags.yaml").warnings == ["--env=Acrobot is Acrobot-v1"]
+    assert read("--config=flags.yaml", "--env=CartPole-v1").warnings == []
+
+    saved = save_run("--env=CartPole-v1").config
+    (RUN_DIR / "config.json").write_text((RUN_DIR / "config.json").read_text().replace("CartPole-v1", "CartPole"))
+    for name in ("CartPole", "CartPole-v1"):
+        assert read("--experiment=old", f"--env={name}").config.run.env == "CartPole-v1"
+        require_same_env(saved, name)
+    with pytest.raises(ConfigError, match="--env=CartPole-v0: the policy was trained with --env=CartPole-v1"):
+        require_same_env(saved, "CartPole-v0")
 
 
 @pytest.mark.parametrize("more", ["--benchmark=True", "--restart_behavior=restart", "--restart_behavior=overwrite"])

@@ -27,7 +27,9 @@ def test_57_games_are_installed() -> None:
 
 def test_games_go_by_our_names_and_by_gymnasium_ids() -> None:
     known = {
-        **dict.fromkeys(("atari_breakout", "ALE/Breakout-v5", "Breakout-v4", "Breakout-v0"), "breakout"),
+        **dict.fromkeys(
+            ("atari_breakout", "ALE/Breakout-v5", "ALE/Breakout", "Breakout-v4", "Breakout-v0"), "breakout"
+        ),
         "BreakoutDeterministic-v4": "breakout",
         "UpNDownNoFrameskip-v4": "up_n_down",
         **dict.fromkeys(("atari_montezuma_revenge", "ALE/MontezumaRevenge-v5"), "montezuma_revenge"),

@@ -292,3 +292,12 @@ def test_a_command_line_that_names_no_env_is_refused(capfd: pytest.CaptureFixtur
     assert main([]) == 2
     assert main(["--env=CartPole-v1", "--steps=0"]) == 2
     assert "--env=: an environment is required" in capfd.readouterr().err
+
+
+def test_an_id_without_a_version_is_reported_by_its_full_name(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["--env=CartPole", "--steps=20"]) == 0
+
+    stdout, stderr = capfd.readouterr()
+    assert "--env=CartPole is CartPole-v1" in stderr.splitlines()
+    assert json.loads(stdout)["env"] == "CartPole-v1"
+    assert "python -m sfactory.train --env=CartPole-v1" in stderr

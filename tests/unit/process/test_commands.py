@@ -40,6 +40,13 @@ def test_the_resume_command_drops_flags_of_one_start_and_keeps_the_rest(given: l
     assert words_of(train_command([*given, *kept])) == [*given, *kept]
 
 
+def test_a_command_to_repeat_has_the_version_of_the_env() -> None:
+    kept = ["--experiment=LunarLander", "--train_dir", "LunarLander"]
+
+    assert words_of(resume_command(["--env=LunarLander", *kept])) == ["--env=LunarLander-v3", *kept]
+    assert words_of(train_command([*kept, "--env", "LunarLander"])) == [*kept, "--env", "LunarLander-v3"]
+
+
 @pytest.mark.parametrize(
     "given",
     [
