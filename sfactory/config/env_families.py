@@ -39,7 +39,7 @@ class EnvFamily(Protocol):
     word and a colon, and import nothing that they give, has that beginning as its attribute ``prefix``.
 
     A family whose environments do what flags of wrappers do (``env_framestack``, ``obs_resize``, ...) has an attribute
-    ``own_wrappers``: by flag, the name among ``--env_kwargs`` that sets it.
+    ``own_wrappers``: by flag, the argument of ``make`` that gets its value (of ``obs_resize`` one number).
 
     A family of which a process can hold only one environment (or one vector environment) has an attribute
     ``one_per_process``: the flag that must be 1 for that, ``num_envs_per_worker`` (or ``worker_num_splits``).

@@ -49,9 +49,9 @@ class Maker:
 
     title: its name in errors
     parameters: parameters that can be passed by name
-    own_parameters: True if ``parameters`` is complete (including ``render_mode``), as for a user's function; False if
-        the maker passes unknown arguments on
+    own_parameters: True if these are all, with ``render_mode``, as of a user's function; False if it passes others on
     makes_tensors: True if it makes TensorEnvs; it then gets the arguments num_envs and device
+    own_wrappers: by flag of wrappers, the argument for what its envs do themselves
     """
 
     title: str
@@ -59,6 +59,7 @@ class Maker:
     parameters: Mapping[str, inspect.Parameter]
     own_parameters: bool
     makes_tensors: bool = False
+    own_wrappers: Mapping[str, str] = field(default_factory=dict)
 
 
 def find_maker(env_name: str) -> Maker:
@@ -68,7 +69,8 @@ def find_maker(env_name: str) -> Maker:
         if lack := lack_of_family(family):
             raise EnvError(f"--env={env_name}: {lack}")
         make, tensors = functools.partial(family.make, env_name), bool(getattr(family, "makes_tensors", False))
-        return Maker(f"env family {family.name!r}", make, _parameters(family.make), False, tensors)
+        parameters, own = _parameters(family.make), getattr(family, "own_wrappers", {})
+        return Maker(f"env family {family.name!r}", make, parameters, False, tensors, own)
     _, colon, function = env_name.partition(":")
     if colon and function.isidentifier():
         try:
@@ -139,8 +141,7 @@ def _parameters(factory: Callable[..., object]) -> Mapping[str, inspect.Paramete
     """Parameters that can be passed to ``factory`` by name."""
     try:
         parameters = inspect.signature(factory).parameters
-    except (TypeError, ValueError):
-        # Some builtins have no signature, so their parameters are unknown.
+    except (TypeError, ValueError):  # some builtins have no signature, so their parameters are unknown
         return {}
     return {name: parameter for name, parameter in parameters.items() if parameter.kind in _BY_NAME}
 
@@ -259,8 +260,11 @@ class EnvFactory:
         return cast("TensorEnv", env)
 
     def _arguments(self, maker: Maker, render_mode: str | None) -> dict[str, object]:
-        kwargs = dict(self.kwargs)
-        skipped = self.env_frameskip
+        kwargs, skipped = dict(self.kwargs), self.env_frameskip
+        if maker.own_wrappers and self.wrappers.used:
+            from sfactory.env.wrappers import own_arguments
+
+            kwargs |= own_arguments(self.name, self.wrappers.used, maker.own_wrappers, kwargs)
         if _FRAMESKIP in maker.parameters and kwargs.setdefault(_FRAMESKIP, skipped) != skipped:
             raise self._error(
                 f"--env_frameskip={skipped}, but --env_kwargs say env_frameskip={kwargs[_FRAMESKIP]!r}; set only "
@@ -280,8 +284,7 @@ class EnvFactory:
                 return maker.make(**kwargs)
         except (EnvError, Passing):
             raise
-        # Foreign code may raise anything, and may even call sys.exit.
-        except BaseException as error:
+        except BaseException as error:  # foreign code may raise anything, and may even call sys.exit
             listed = ", ".join(f"{name}={value!r}" for name, value in kwargs.items())
             call = f"{maker.title}({listed})" if maker.own_parameters else maker.title
             what, where = named(error), raised_at(error)
@@ -312,21 +315,18 @@ class EnvFactory:
 
     def _wrapped(self, env: Any, maker: Maker) -> Any:
         """An Env or AgentsEnv in the wrappers of the other flags."""
-        if self.wrappers.used.keys() <= {"wrapper"}:
+        used: dict[str, Any] = {k: value for k, value in self.wrappers.used.items() if k not in maker.own_wrappers}
+        if used.keys() <= {"wrapper"}:
             return env
         import gymnasium
 
         from sfactory.env.info_masks import shows_mask
         from sfactory.env.wrappers import WrappedAgents, wrapped
 
-        used = self.wrappers.used
-        own = getattr(find_family(self.name), "own_wrappers", {})
         has_masks = self.info_action_mask == "on" or shows_mask(env.observation_space)
         for name, value in used.items():
             problem = ""
-            if name in own:
-                problem = f"this env does that itself: leave it out, or set {own[name]!r} in --env_kwargs"
-            elif name == "env_framestack" and env.metadata.get(SPANS_FRAMES):
+            if name == "env_framestack" and env.metadata.get(SPANS_FRAMES):
                 problem = "observations of this env have several frames already; leave it out"
             elif name == "action_repeat" and _FRAMESKIP in maker.parameters:
                 problem = f"this env repeats actions itself: use --env_frameskip={value}"
@@ -337,7 +337,7 @@ class EnvFactory:
             if problem:
                 raise self._error(f"{assigned(name, value)}: {problem}")
         try:
-            return (wrapped if isinstance(env, gymnasium.Env) else WrappedAgents)(env, self.wrappers)
+            return (wrapped if isinstance(env, gymnasium.Env) else WrappedAgents)(env, WrapperConfig(**used))
         except EnvError as error:
             raise self._error(str(error)) from error.__cause__
 

@@ -22,6 +22,7 @@ from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers import FlattenObservation, TimeLimit, TransformObservation
 
 from sfactory.config.env_families import install_advice
+from sfactory.config.flags import assigned
 from sfactory.config.schema import ModelConfig, WrapperConfig
 from sfactory.env.factory import SPANS_FRAMES
 from sfactory.env.info_masks import shows_mask
@@ -57,6 +58,27 @@ def wrapped(env: Env, flags: WrapperConfig) -> Env:
     if flags.env_framestack > 1:
         env = FrameStack(env, flags.env_framestack)
     return _flattened(env) if flags.flatten_obs else env
+
+
+def own_arguments(
+    env: str, used: Mapping[str, object], own: Mapping[str, str], kwargs: Mapping[str, object]
+) -> dict[str, object]:
+    """What a maker gets for flags in ``used`` whose work its env does itself.
+
+    own: by flag, the name of the argument. kwargs: of ``--env_kwargs``. Raises EnvError where these say another value,
+    and for images that are not square, of which such an env has the height alone.
+    """
+    arguments: dict[str, object] = {}
+    for flag in used.keys() & own.keys():
+        name, value, typed = own[flag], used[flag], f"--env={env}: {assigned(flag, used[flag])}"
+        if isinstance(value, tuple):
+            if len(set(value)) > 1:
+                raise EnvError(f"{typed}: images of this env are square; give the same number twice")
+            value = value[0]
+        if kwargs.get(name, value) != value:
+            raise EnvError(f"{typed}, but --env_kwargs say {name}={kwargs[name]!r}; leave one of the two out")
+        arguments[name] = value
+    return arguments
 
 
 class StickyActions(Wrapper):

@@ -271,6 +271,21 @@ def test_own_wrappers_get_the_env_as_it_was_made_the_innermost_first() -> None:
     assert agents.env.was_wrapped  # type: ignore[attr-defined]
 
 
+def test_flags_set_what_an_env_of_a_family_does_itself() -> None:
+    pytest.importorskip("ale_py")
+    flags = {"sticky_actions": 0.25, "obs_grey": True, "obs_resize": (64, 64), "env_framestack": 2}
+    by_flags = made("atari_breakout", **flags, max_episode_steps=30)
+    by_kwargs = EnvFactory("atari_breakout", {"repeat_action_probability": 0.25, "size": 64, "framestack": 2})()
+
+    assert by_flags.observation_space.shape == (2, 64, 64)
+    assert isinstance(by_flags, TimeLimit)  # which the game has not itself
+    np.testing.assert_array_equal(by_flags.reset(seed=1)[0], by_kwargs.reset(seed=1)[0])
+    for action in [1, 2, 3] * 9:
+        assert_same([by_flags.step(action)], [by_kwargs.step(action)])  # observations are views that change
+    agreeing = EnvFactory("atari_breakout", {"size": 64}, wrappers=WrapperConfig(obs_resize=(64, 64)))
+    assert agreeing().observation_space.shape == (4, 64, 64)
+
+
 @pytest.mark.parametrize("name", [PARALLEL, PARALLEL.replace("Parallel", "Lists"), "pettingzoo:classic.tictactoe_v3"])
 def test_an_agent_of_many_has_a_stack_of_its_own_of_what_the_policy_is_shown(name: str) -> None:
     if name.startswith("pettingzoo"):
@@ -346,7 +361,16 @@ def test_observations_of_different_agents_are_stacked_beside_their_masks() -> No
         ("CartPole-v1", {"obs_grey": True}, "no images of three colors.*'obs' .float32, shape .4,"),
         ("CartPole-v1", {"obs_resize": (84, 84)}, "--obs_resize 84 84: there are no images at all"),
         ("FrozenLake-v1", {"env_framestack": 4}, "stacks Box observations, and Discrete"),
-        ("atari_breakout", {"env_framestack": 2}, "--env_framestack=2: this env does that itself.*'framestack'"),
+        (
+            "atari_breakout",
+            {"obs_resize": (84, 64)},
+            "--obs_resize 84 64: images of this env are square; give the same",
+        ),
+        (
+            "atari_breakout",
+            {"env_framestack": 2, "env_kwargs": {"framestack": 3}},
+            "--env_framestack=2, but --env_kwargs say framestack=3; leave one of the two out",
+        ),
         ("atari_breakout", {"action_repeat": 4}, "use --env_frameskip=4"),
         (ARMS, {"sticky_actions": 0.25}, "may be illegal by then"),
         (ARMS, {"action_repeat": 2, "env_kwargs": {"mask": "info"}, "info_action_mask": "on"}, "may be illegal"),
