@@ -162,6 +162,7 @@ setup(
             "mujoco = sfactory_envs.mujoco:FAMILY",
             "nethack = sfactory_envs.nethack:FAMILY",
             "pettingzoo = sfactory_envs.pettingzoo:FAMILY",
+            "procgen = sfactory_envs.vector_envs:PROCGEN",
             "retro = sfactory_envs.retro:FAMILY",
             "robotics = sfactory_envs.imported:ROBOTICS",
             "toy_text = sfactory_envs.toy_text:FAMILY",

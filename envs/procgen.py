@@ -1,35 +1,27 @@
-"""Defaults for Procgen's games, which EnvPool makes: ``envpool:CoinrunEasy-v0``.
+"""Names of Procgen's games, which EnvPool makes, and defaults of flags for them: ``envpool:CoinrunEasy-v0``.
 
 The package procgen itself has no wheels for the Pythons that sfactory runs on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 _GAMES = (
-    "Bigfish",
-    "Bossfight",
-    "Caveflyer",
-    "Chaser",
-    "Climber",
-    "Coinrun",
-    "Dodgeball",
-    "Fruitbot",
-    "Heist",
-    "Jumper",
-    "Leaper",
-    "Maze",
-    "Miner",
-    "Ninja",
-    "Plunder",
-    "Starpilot",
+    *("Bigfish", "Bossfight", "Caveflyer", "Chaser", "Climber", "Coinrun", "Dodgeball", "Fruitbot"),
+    *("Heist", "Jumper", "Leaper", "Maze", "Miner", "Ninja", "Plunder", "Starpilot"),
 )
-_MODES = ("Easy", "Hard", "Memory", "Exploration", "Extreme")
+_MODES: Mapping[str, Sequence[str]] = {
+    "Easy": _GAMES,
+    "Hard": _GAMES,
+    "Memory": ("Caveflyer", "Dodgeball", "Heist", "Jumper", "Maze", "Miner"),
+    "Exploration": ("Caveflyer", "Climber", "Coinrun", "Heist", "Jumper", "Leaper", "Maze", "Ninja"),
+    "Extreme": ("Chaser", "Dodgeball", "Leaper", "Starpilot"),
+}
 
 # PPO of Cobbe et al. 2020 ("Leveraging procedural generation to benchmark reinforcement learning"): 64 envs, 256 steps
 # of each, 8 minibatches, 3 passes, the deep network of IMPALA, returns scaled.
-_DEFAULTS: Mapping[str, object] = {
+DEFAULTS: Mapping[str, object] = {
     "num_workers": 2,
     "num_envs_per_worker": 32,
     "worker_num_splits": 2,
@@ -56,4 +48,4 @@ _DEFAULTS: Mapping[str, object] = {
     "train_for_env_steps": 25_000_000,
 }
 
-TASKS: Mapping[str, Mapping[str, object]] = {f"{game}{mode}-v0": _DEFAULTS for game in _GAMES for mode in _MODES}
+IDS = tuple(f"{game}{mode}-v0" for mode, games in _MODES.items() for game in games)

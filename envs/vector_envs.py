@@ -1,4 +1,4 @@
-"""Makes vector envs, named ``vector:ID`` and ``envpool:ID``, and gives defaults of flags for them.
+"""Makes vector envs, ``vector:ID`` and ``envpool:ID``, Procgen's among them, and gives defaults of flags for them.
 
 ``vector:CartPole-v1``, ``vector:ALE/Breakout-v5`` and ``vector:package:Id-v0`` are vector forms that Gymnasium has
 registered for the id (its ``vector_entry_point``), after importing the package if one is named;
@@ -18,17 +18,12 @@ from sfactory.packages import lack_of
 
 from .atari import FAMILY as ATARI
 from .atari.games import rom_of
-from .box2d import FAMILY as BOX2D
-from .classic_control import FAMILY as CLASSIC_CONTROL
-from .mujoco import FAMILY as MUJOCO
-from .procgen import TASKS as PROCGEN
+from .procgen import DEFAULTS, IDS
 from .registered import PrefixedFamily
-from .toy_text import FAMILY as TOY_TEXT
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
-_TASKS = (BOX2D.tasks, CLASSIC_CONTROL.tasks, MUJOCO.tasks, TOY_TEXT.tasks, PROCGEN)
 # Rewards are raw: the learner clips them. One thread, since actors share the cores.
 _ALE_KWARGS: Mapping[str, object] = {"reward_clipping": False, "num_threads": 1}
 
@@ -36,19 +31,6 @@ _ALE_KWARGS: Mapping[str, object] = {"reward_clipping": False, "num_threads": 1}
 def _rom_of(env_id: str) -> str | None:
     """The ROM of an id as Gymnasium or EnvPool write it; None for all else."""
     return rom_of(env_id) or rom_of(f"ALE/{env_id}")
-
-
-def _defaults_of(env_id: str) -> Mapping[str, object]:
-    """Those of the game, or of the task of this id in any version, since EnvPool has others than Gymnasium."""
-    if _rom_of(env_id) is not None:
-        return ATARI.defaults(env_id)
-    tasks = {_task_of(name): flags for known in _TASKS for name, flags in known.items()}
-    flags = tasks.get(_task_of(env_id), {})
-    return {} if "env_framestack" in flags else flags  # vector envs take no such wrapper
-
-
-def _task_of(env_id: str) -> str:
-    return env_id.partition("-v")[0]
 
 
 def _of_game(env_name: str, env_id: str, skips: str, env_frameskip: int) -> dict[str, object]:
@@ -68,7 +50,10 @@ class _VectorFamily(PrefixedFamily):
 
     def defaults(self, env_name: str) -> Mapping[str, object]:
         """Flags with which the environment learns."""
-        return _defaults_of(env_name.removeprefix(self.prefix))
+        from sfactory.env.vector import defaults_of_form
+
+        env_id = env_name.removeprefix(self.prefix)
+        return defaults_of_form(env_id) if _rom_of(env_id) is None else ATARI.defaults(env_id)
 
 
 @dataclass(frozen=True)
@@ -102,6 +87,10 @@ class RegisteredVectors(_VectorFamily):
 class EnvPool(_VectorFamily):
     """The family of EnvPool's environments."""
 
+    def matches(self, env_name: str) -> bool:
+        """Whether ``env_name`` begins with the prefix, and is no game of Procgen."""
+        return super().matches(env_name) and not PROCGEN.matches(env_name)
+
     def make(
         self, env_name: str, *, num_envs: int, seed: int = 0, env_frameskip: int = 1, **kwargs: object
     ) -> VectorEnv[Any, Any, Any]:
@@ -117,11 +106,20 @@ class EnvPool(_VectorFamily):
         return SeededPool(functools.partial(envpool.make, env_id, **options), seed)
 
 
+@dataclass(frozen=True)
+class Procgen(EnvPool):
+    """The family of Procgen's games, which EnvPool makes."""
+
+    def matches(self, env_name: str) -> bool:
+        """Whether ``env_name`` is a game in a mode that it has."""
+        return env_name in self.names()
+
+    def defaults(self, env_name: str) -> Mapping[str, object]:
+        """The same for all games."""
+        return self.flags
+
+
 VECTOR = RegisteredVectors("vector", "vector:", ("CartPole-v1", "ALE/Breakout-v5"))
-ENVPOOL = EnvPool(
-    "envpool",
-    "envpool:",
-    ("CartPole-v1", "Breakout-v5", "HalfCheetah-v4", "CoinrunEasy-v0"),
-    modules=("envpool",),
-    extra="envpool",
-)
+_IN_POOL: Mapping[str, Any] = {"prefix": "envpool:", "modules": ("envpool",), "extra": "envpool"}
+ENVPOOL = EnvPool("envpool", suggested=("CartPole-v1", "Breakout-v5", "HalfCheetah-v4", "HalfCheetah-v5"), **_IN_POOL)
+PROCGEN = Procgen("procgen", suggested=IDS, flags=DEFAULTS, **_IN_POOL)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import re
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
@@ -155,6 +156,12 @@ def suggested_names() -> list[str]:
         with contextlib.suppress(Exception):
             names += family.names()
     return names
+
+
+def versions_of(task: str) -> dict[int, str]:
+    """Suggested names of ``task`` with a version, such as LunarLander-v3, by version."""
+    version = re.compile(rf"{re.escape(task)}-v(\d+)")
+    return {int(match[1]): match[0] for match in map(version.fullmatch, suggested_names()) if match}
 
 
 def makes_many_at_once(family: EnvFamily | None) -> bool:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from sfactory.config.env_families import find_family, suggested_names
+from sfactory.config.env_families import find_family, versions_of
 
 # Gymnasium's ids, by the names of Sample Factory's examples.
 GYMNASIUM_IDS: Mapping[str, str] = MappingProxyType(
@@ -41,10 +41,8 @@ def env_name_of(given: str) -> str:
 
 
 def _with_version(name: str) -> str:
-    version = re.compile(rf"{re.escape(name)}-v(\d+)")
-    versions = [int(match[1]) for match in map(version.fullmatch, suggested_names()) if match]
-    if versions:
-        return f"{name}-v{max(versions)}"
+    if versions := versions_of(name):
+        return versions[max(versions)]
     family = find_family(name)
     prefix: str = getattr(family, "prefix", "")
     if prefix and name.startswith(prefix):

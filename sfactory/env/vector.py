@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -10,6 +11,8 @@ import gymnasium.spaces as spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
+from sfactory.config.env_families import find_family, versions_of
+from sfactory.config.schema import WrapperConfig
 from sfactory.errors import EnvError
 
 VectorEnv = gymnasium.vector.VectorEnv[Any, Any, Any]
@@ -17,6 +20,25 @@ if TYPE_CHECKING:
     VectorWrapper = gymnasium.vector.VectorWrapper[Any, Any, Any]
 else:  # has no parameters before Gymnasium 1.4
     VectorWrapper = gymnasium.vector.VectorWrapper
+
+
+def defaults_of_form(env_id: str) -> Mapping[str, object]:
+    """Defaults of flags for a vector form of ``env_id``: those of its family, or of one that has a later version of it.
+
+    There are none where flags would wrap each env, since the form has other observations; nor is env_frameskip one.
+    """
+    for name in (env_id, *_later_versions(env_id)):
+        if (family := find_family(name)) is not None:
+            flags = family.defaults(name)
+            wraps = flags.keys() & {flag.name for flag in fields(WrapperConfig)}
+            return {} if wraps else {flag: value for flag, value in flags.items() if flag != "env_frameskip"}
+    return {}
+
+
+def _later_versions(env_id: str) -> list[str]:
+    task, _, version = env_id.rpartition("-v")
+    versions = versions_of(task)
+    return [versions[number] for number in sorted(versions) if version.isdigit() and number > int(version)]
 
 
 def single_spaces(env: VectorEnv) -> tuple[spaces.Space[Any], spaces.Space[Any]]:

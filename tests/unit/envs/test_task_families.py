@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from ctypes.util import find_library
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ TASKS = (
     "HalfCheetah-v5",
     "envpool:HalfCheetah-v5",
     "envpool:CoinrunEasy-v0",
+    "envpool:MiniGrid-DoorKey-5x5-v0",
     "doom_basic",
     "VizdoomDeathmatch-v1",
     "VizdoomBasicNotifications-v1",
@@ -61,6 +63,8 @@ def require(env_name: str) -> None:
     assert family is not None
     if lack := lack_of_family(family):
         pytest.skip(lack)
+    if family.name == "procgen" and not find_library("Qt5Gui"):
+        pytest.skip("EnvPool needs Qt 5 for Procgen")
 
 
 def planned(*words: str) -> Plan:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from sfactory.config.env_families import find_family
+from sfactory import envs
+from sfactory.config.env_families import find_family, search_families
 from sfactory.env.factory import EnvFactory, make_env
 from sfactory.errors import EnvError
 from sfactory.planning.env_probe import examine
@@ -59,10 +61,39 @@ def test_the_vector_form_of_an_id_has_the_defaults_of_the_id() -> None:
     env = EnvFactory("vector:CartPole-v1").vector(num_envs=3, seed=1)
 
     assert (env.num_envs, type(env).__name__) == (3, "CartPoleVectorEnv")
-    families = {name: find_family(name) for name in ("vector:CartPole-v1", "CartPole-v1", "envpool:Breakout-v5")}
-    defaults = {name: family.defaults(name) for name, family in families.items() if family is not None}
-    assert defaults["vector:CartPole-v1"] == defaults["CartPole-v1"]
-    assert defaults["envpool:Breakout-v5"]["env_frameskip"] == 4
+    for form, name in (
+        ("vector:CartPole-v1", "CartPole-v1"),
+        ("envpool:Breakout-v5", "atari_breakout"),
+        ("envpool:Ant-v3", "Ant-v4"),  # an older version than Gymnasium has
+        ("envpool:MiniGrid-DoorKey-5x5-v0", "MiniGrid-DoorKey-5x5-v0"),
+        ("envpool:BabyAI-GoToLocal-v0", "BabyAI-GoToLocal-v0"),
+        ("envpool:FetchReachDense-v1", "FetchReachDense-v1"),
+    ):
+        assert defaults_of(form) == defaults_of(name) != {}
+    assert defaults_of("envpool:CarRacing-v3") == {}  # its images are larger
+    assert defaults_of("envpool:Blackjack-v5") == {}  # a game of the Atari 2600, not of cards
+    assert "env_frameskip" in defaults_of("VizdoomCustom-v1")
+    assert "env_frameskip" not in defaults_of("envpool:VizdoomCustom-v1")  # which EnvPool does not take
+
+
+def defaults_of(name: str) -> Mapping[str, object]:
+    family = find_family(name)
+    assert family is not None
+    return family.defaults(name)
+
+
+def test_procgen_is_a_family_of_all_its_games_that_envpool_has(capsys: pytest.CaptureFixture[str]) -> None:
+    assert envs.main(["procgen"]) == 0
+    names = capsys.readouterr().out.splitlines()
+
+    assert "envpool:CoinrunEasy-v0" in names
+    assert search_families(names[0]).family is search_families(names[-1]).family
+    assert search_families(names[0]).warnings == []
+    envpool = pytest.importorskip("envpool")
+    games = {name.removeprefix("envpool:").removesuffix("Easy-v0") for name in names if name.endswith("Easy-v0")}
+    modes = re.compile(rf"({'|'.join(games)})(Easy|Hard|Memory|Exploration|Extreme)-v0")
+    assert {f"envpool:{name}" for name in envpool.list_all_envs() if modes.fullmatch(name)} == set(names)
+    assert len(games) == 16
 
 
 def test_vector_games_have_raw_rewards_and_the_frameskip_of_the_flag() -> None:
