@@ -62,4 +62,5 @@ FAMILY = RegisteredFamily(
     },
     modules=("Box2D",),
     extra="box2d",
+    rows={"LunarLander-v3": ("lunarlander",), "BipedalWalker-v3": ("bipedalwalker",)},
 )

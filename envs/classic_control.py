@@ -93,4 +93,13 @@ class ClassicControl(RegisteredFamily):
         return CartPoleWithoutVelocities(super().make("CartPole-v1", **kwargs))
 
 
-FAMILY = ClassicControl("classic_control", {name: {**_COMMON, **own} for name, own in _OWN_DEFAULTS.items()})
+FAMILY = ClassicControl(
+    "classic_control",
+    {name: {**_COMMON, **own} for name, own in _OWN_DEFAULTS.items()},
+    rows={
+        "CartPole-v1": ("cartpole",),
+        _HIDDEN_CART_POLE: ("hidden_cartpole",),
+        "Acrobot-v1": ("acrobot",),
+        "Pendulum-v1": ("pendulum",),
+    },
+)

@@ -11,9 +11,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sfactory.errors import EnvError
+
+from .registered import Rows
 
 if TYPE_CHECKING:
     import gymnasium
@@ -80,6 +82,7 @@ class Doom:
     name: str = "doom"
     modules: tuple[str, ...] = ("vizdoom",)
     extra: str = "vizdoom"
+    rows: ClassVar[Rows] = {"doom_basic": ("doom_basic",), "doom_health_gathering": ("doom_gathering",)}
 
     def names(self) -> Sequence[str]:
         """Sample Factory's names, and Gymnasium's ids of the same scenarios."""

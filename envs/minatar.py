@@ -56,4 +56,5 @@ FAMILY = MinAtar(
     {f"MinAtar/{game}-{version}": _FLAGS for version in ("v1", "v0") for game in _GAMES},
     modules=("minatar",),
     extra="minatar",
+    rows={"MinAtar/Breakout-v1": ("minatar_breakout",), "MinAtar/SpaceInvaders-v1": ("minatar_space_invaders",)},
 )

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from .registered import PPO
+from .registered import PPO, Rows
 
 if TYPE_CHECKING:
     import gymnasium
@@ -62,6 +62,15 @@ _OWN: Mapping[str, Mapping[str, object]] = MappingProxyType(
         "BabyAI-PickupLoc-v0": {"train_for_env_steps": 5_000_000},
     }
 )
+_ROWS: Rows = MappingProxyType(
+    {
+        "MiniGrid-Empty-5x5-v0": ("empty",),
+        "MiniGrid-DoorKey-5x5-v0": ("doorkey",),
+        "MiniGrid-KeyCorridorS3R1-v0": ("keycorridor",),
+        "MiniGrid-RedBlueDoors-6x6-v0": ("redbluedoors",),
+        "MiniGrid-MemoryS7-v0": ("memory", "memoryless"),
+    }
+)
 # Missions of these say what is to be done; of the others nothing that the agent cannot see, or always the same.
 _ASKING = ("MiniGrid-Fetch-", "MiniGrid-GoTo", "MiniGrid-PutNear-", "BabyAI-")
 
@@ -74,6 +83,7 @@ class MiniGrid:
     extra: str = "minigrid"
     modules: tuple[str, ...] = ("minigrid",)
     prefix: str = _PREFIX
+    rows: ClassVar[Rows] = _ROWS
 
     def names(self) -> Sequence[str]:
         """Those with steps of their own, out of some 170."""

@@ -87,4 +87,11 @@ FAMILY = MuJoCo(
     },
     modules=("mujoco",),
     extra="mujoco",
+    rows={
+        "HalfCheetah-v5": ("halfcheetah", "halfcheetah_5m"),
+        "Hopper-v5": ("hopper",),
+        "Walker2d-v5": ("walker2d",),
+        "Ant-v5": ("ant",),
+        "InvertedPendulum-v5": ("inverted_pendulum",),
+    },
 )

@@ -69,5 +69,9 @@ class NetHack(RegisteredFamily):
 
 _DEFAULTS = dict.fromkeys(_OFTEN_PAID, _SHORT_SIGHTED) | dict.fromkeys(_SELDOM_PAID, _COMMON)
 FAMILY = NetHack(
-    "nethack", {f"NetHack{task}-v0": flags for task, flags in _DEFAULTS.items()}, modules=("nle",), extra="nethack"
+    "nethack",
+    {f"NetHack{task}-v0": flags for task, flags in _DEFAULTS.items()},
+    modules=("nle",),
+    extra="nethack",
+    rows={"NetHackScore-v0": ("nethack",)},
 )

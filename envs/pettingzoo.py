@@ -19,12 +19,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from sfactory.errors import EnvError
 from sfactory.packages import install_command, missing, missing_module
 
-from .registered import LARGE_MINIBATCHES, PPO
+from .registered import LARGE_MINIBATCHES, PPO, Rows
 
 _PREFIX = "pettingzoo:"
 _PACKAGE = "pettingzoo"
@@ -93,16 +93,16 @@ class PettingZoo:
     name: str = "pettingzoo"
     extra: str = "pettingzoo"
     modules: tuple[str, ...] = (_PACKAGE,)
+    rows: ClassVar[Rows] = {
+        f"{_PREFIX}mpe2.simple_spread_v3": ("spread",),
+        f"{_PREFIX}mpe2.simple_speaker_listener_v4": ("speaker_listener",),
+        f"{_PREFIX}butterfly.pistonball_v6": ("pistonball",),
+        f"{_PREFIX}classic.connect_four_v3": ("connect_four",),
+    }
 
     def names(self) -> Sequence[str]:
         """Some of them."""
-        return (
-            f"{_PREFIX}mpe2.simple_spread_v3",
-            f"{_PREFIX}mpe2.simple_speaker_listener_v4",
-            f"{_PREFIX}butterfly.pistonball_v6",
-            f"{_PREFIX}classic.connect_four_v3",
-            f"{_PREFIX}classic.tictactoe_v3",
-        )
+        return (*self.rows, f"{_PREFIX}classic.tictactoe_v3")
 
     def matches(self, env_name: str) -> bool:
         """Whether ``env_name`` is ``pettingzoo:`` and a module."""

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import gymnasium
 
+Rows = Mapping[str, tuple[str, ...]]
+
 # PPO with a dataset of 2 x 16 x 64 steps, one round of two actors: what learned most in docs/task_defaults.md.
 PPO: Mapping[str, object] = {
     "num_workers": 2,
@@ -37,13 +39,14 @@ LARGE_MINIBATCHES: Mapping[str, object] = {
 class RegisteredFamily:
     """The env family of ``tasks``: flags by name, which is Gymnasium's id unless a subclass makes the environments.
 
-    modules, extra: what the environments need beyond Gymnasium, see EnvFamily.
+    modules, extra: what the environments need beyond Gymnasium; rows: where they were measured; see EnvFamily.
     """
 
     name: str
     tasks: Mapping[str, Mapping[str, object]]
     modules: tuple[str, ...] = ()
     extra: str = ""
+    rows: Rows = field(default_factory=dict)
 
     def names(self) -> Sequence[str]:
         """Those of ``tasks``."""
@@ -68,7 +71,8 @@ class RegisteredFamily:
 class PrefixedFamily:
     """For families with names of ``prefix`` and more, and the same flags for all of them.
 
-    suggested: some names, without the prefix. modules, extra, page: what the environments need, see EnvFamily.
+    suggested: some names, without the prefix. modules, extra, page: what the environments need; rows: where they were
+    measured; see EnvFamily.
     """
 
     name: str
@@ -78,6 +82,7 @@ class PrefixedFamily:
     modules: tuple[str, ...] = ()
     extra: str = ""
     page: str = ""
+    rows: Rows = field(default_factory=dict)
 
     def names(self) -> Sequence[str]:
         """Some of them."""

@@ -31,4 +31,5 @@ FAMILY = RegisteredFamily(
             "Blackjack-v1": 200_000,
         }.items()
     },
+    rows={"FrozenLake-v1": ("frozenlake",), "Taxi-v4": ("taxi",)},
 )

@@ -120,6 +120,9 @@ class Procgen(EnvPool):
 
 
 VECTOR = RegisteredVectors("vector", "vector:", ("CartPole-v1", "ALE/Breakout-v5"))
+_ROWS = {"envpool:HalfCheetah-v4": ("halfcheetah_envpool",), "envpool:Breakout-v5": ("breakout_envpool",)}
 _IN_POOL: Mapping[str, Any] = {"prefix": "envpool:", "modules": ("envpool",), "extra": "envpool"}
-ENVPOOL = EnvPool("envpool", suggested=("CartPole-v1", "Breakout-v5", "HalfCheetah-v4", "HalfCheetah-v5"), **_IN_POOL)
-PROCGEN = Procgen("procgen", suggested=IDS, flags=DEFAULTS, **_IN_POOL)
+ENVPOOL = EnvPool(
+    "envpool", suggested=("CartPole-v1", "Breakout-v5", "HalfCheetah-v4", "HalfCheetah-v5"), rows=_ROWS, **_IN_POOL
+)
+PROCGEN = Procgen("procgen", suggested=IDS, flags=DEFAULTS, rows={"envpool:CoinrunEasy-v0": ("coinrun",)}, **_IN_POOL)

@@ -1,12 +1,13 @@
 """Lists families of envs, some names of each, and what they lack: ``python -m sfactory.envs [FAMILY]``.
 
-With the name of a family it lists all the names that the family has to suggest, one a line. The list is on stdout.
+With the name of a family it lists all the names that the family has to suggest, one a line, each with the rows of
+docs/results.md that its defaults were measured by. The list is on stdout.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from sfactory.config.argv import asks_for_help
@@ -24,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     with Command("sf-envs") as command:
         if asks_for_help(arguments):
-            print(f"{_usage()}\n\nLists families of envs, or all names that FAMILY suggests.")
+            print(f"{_usage()}\n\nLists families of envs, or names of FAMILY and the rows that measured them.")
             return command.exit_code
         families, warnings = load_families()
         for warning in warnings:
@@ -45,7 +46,16 @@ def _lines(families: Sequence[EnvFamily], arguments: Sequence[str]) -> Iterable[
         raise ConfigError([_usage()])
     if arguments[0] not in known:
         raise ConfigError([f"there is no family {arguments[0]!r}{did_you_mean(arguments[0], known)}; {_usage()}"])
-    return known[arguments[0]].names()
+    return _measured(known[arguments[0]])
+
+
+def _measured(family: EnvFamily) -> Iterator[str]:
+    rows: Mapping[str, Sequence[str]] = getattr(family, "rows", {})
+    names = list(family.names())
+    width = max(map(len, names), default=0)
+    for name in names:
+        measured = f"row {' and '.join(rows[name])} of" if name in rows else "not measured in"
+        yield f"{name:<{width}} {measured} docs/results.md"
 
 
 def _summary(family: EnvFamily) -> Iterator[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sfactory.errors import EnvError
 
+from ..registered import Rows
 from .games import GAMES, rom_of
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Atari:
     name: str = "atari"
     extra: str = "atari"
     modules: tuple[str, ...] = ("ale_py", "cv2")
+    rows: ClassVar[Rows] = MappingProxyType({"atari_breakout": ("breakout", "breakout_2m"), "atari_pong": ("pong",)})
     own_wrappers: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "env_framestack": "framestack",

@@ -48,6 +48,8 @@ class EnvFamily(Protocol):
     A family with something to say at the start of a run has a method ``warnings``, which gets the name of the
     environment and returns sentences.
 
+    A family whose defaults were measured has an attribute ``rows``: by name of an env, the rows of docs/results.md.
+
     A family of TensorEnvs has an attribute ``makes_tensors``, which is True; its ``make`` gets num_envs and device.
 
     A family whose environments need more than sfactory has two more attributes: ``modules``, the names of the modules

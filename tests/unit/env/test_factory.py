@@ -386,7 +386,10 @@ def test_a_name_of_a_family_whose_package_is_missing_says_what_to_type(
 
 def test_the_list_of_families_has_all_names_of_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert envs.main(["atari"]) == 0
-    assert "atari_breakout" in capsys.readouterr().out.splitlines()
+    lines = {" ".join(line.split()) for line in capsys.readouterr().out.splitlines()}
+    assert len(lines) == 57
+    assert "atari_breakout row breakout and breakout_2m of docs/results.md" in lines
+    assert "atari_freeway not measured in docs/results.md" in lines
     assert envs.main(["ataru"]) == envs.main(["--all"]) == 2
     assert "did you mean atari?" in capsys.readouterr().err
 

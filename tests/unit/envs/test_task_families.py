@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Mapping
 from ctypes.util import find_library
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scripts.rows import ROWS
 from sfactory.config.env_families import find_family, lack_of_family, load_families
 from sfactory.config.flags import all_flags, coerce, config_of
 from sfactory.config.resolve import read_command_line
@@ -85,6 +87,16 @@ def test_all_names_of_a_family_have_valid_defaults_and_a_number_of_steps(family:
         defaults = {flag: coerce(all_flags()[flag], value) for flag, value in found.defaults(name).items()}
         assert find_problems(config_of({"env": name, **defaults})) == []
         assert defaults["train_for_env_steps"] != all_flags()["train_for_env_steps"].default
+
+
+def test_each_task_of_a_family_names_the_rows_that_measured_its_defaults() -> None:
+    named: dict[str, str] = {}
+    for family in load_families()[0]:
+        rows: Mapping[str, tuple[str, ...]] = getattr(family, "rows", {})
+        assert rows.keys() <= set(family.names())
+        named |= {row: env for env, of_env in rows.items() for row in of_env}
+
+    assert named == {row.name: row.env for row in ROWS.values() if find_family(row.env)} != {}
 
 
 @pytest.mark.parametrize("name", TASKS)

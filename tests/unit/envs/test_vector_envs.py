@@ -84,7 +84,7 @@ def defaults_of(name: str) -> Mapping[str, object]:
 
 def test_procgen_is_a_family_of_all_its_games_that_envpool_has(capsys: pytest.CaptureFixture[str]) -> None:
     assert envs.main(["procgen"]) == 0
-    names = capsys.readouterr().out.splitlines()
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
 
     assert "envpool:CoinrunEasy-v0" in names
     assert search_families(names[0]).family is search_families(names[-1]).family
