@@ -9,17 +9,21 @@ for their flags, errors say what they are here.
 from __future__ import annotations
 
 import itertools
+import json
 import numbers
 import os
 import re
+import shlex
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
 
 from sfactory.config.ancestors import ancestor_hint, commands_with
+from sfactory.config.env_families import arguments_of
+from sfactory.config.env_names import env_name_of
 from sfactory.config.field import FlagInfo
-from sfactory.config.flags import Flag, Reading, all_flags, did_you_mean, shown, value_text
+from sfactory.config.flags import Flag, Reading, all_flags, did_you_mean, shown, strict_json, value_text
 from sfactory.config.import_strings import name_of_program
 from sfactory.errors import ConfigError
 
@@ -37,10 +41,12 @@ ALGO = Flag(ALGO_FLAG, "", str, "APPO", FlagInfo("the algorithm"))
 class CommandLine(Reading):
     """The content of a command line. ``words``: values of what is no flag of a run, such as --config.
 
-    help: what is to be explained, "" for the most important; None if ``--help`` was not given.
+    help: what is to be explained, "" for the most important; None if ``--help`` was not given. unknown: flags that do
+    not exist, with their values and the places of their problems.
     """
 
     help: str | None = None
+    unknown: dict[str, tuple[str, int]] = field(default_factory=dict)
     words: dict[str, object] = field(default_factory=dict)
 
 
@@ -64,6 +70,7 @@ def scan(argv: Sequence[str], flags: Mapping[str, Flag]) -> CommandLine:
         words = [text] if equals else _following(argv[position:], flags.get(name))
         position += 0 if equals else len(words)
         if name not in flags:
+            line.unknown[name] = " ".join(words), len(line.problems)
             line.problems.append(_unknown(typed, name, flags))
         elif name in seen:
             twice = f"{seen[name]}, then {shown(' '.join(words))}"
@@ -79,6 +86,18 @@ def scan(argv: Sequence[str], flags: Mapping[str, Flag]) -> CommandLine:
                 line.problems.append(f"--{name}: needs a value{_value_advice(flags[name])}")
                 line.broken.add(name)
     return line
+
+
+def say_arguments(line: CommandLine, env: str) -> None:
+    """Say of flags that do not exist, and are arguments of ``env``, how these are given."""
+    for name in line.unknown.keys() & (arguments_of(env_name_of(env)) if line.unknown and env else ()):
+        text, at = line.unknown[name]
+        try:
+            value = strict_json({"True": "true", "False": "false", "": "true"}.get(text, text))
+        except ValueError:  # it is text
+            value = text
+        kwargs = shlex.quote(json.dumps({name: value}, ensure_ascii=False))
+        line.problems[at] = f"--{name}: no flag, but an argument of {shown(env)}: --env_kwargs={shown(kwargs)}"
 
 
 def asks_for_help(words: Iterable[str]) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from sfactory.config.argv import scan
+from sfactory.config.argv import say_arguments, scan
 from sfactory.config.field import flag
 from sfactory.config.flags import Flag, assigned, config_of, did_you_mean, flags_of, shown
 from sfactory.config.help_text import called_as, command_help
@@ -59,6 +59,8 @@ class Command(Generic[Settings]):
             print(command_help(*self._help, self.flags.values()), end="", flush=True)
             raise SystemExit(0)
         settings = self._kind(**line.values)
+        if "env_kwargs" in self.flags:
+            say_arguments(line, str(line.values.get("env", "")))
         found = [*problems, *line.problems, *self._value_problems(settings, line.broken)]
         if found:
             raise ConfigError(found)

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
@@ -148,6 +148,24 @@ def search_families(env_name: str) -> FamilySearch:
 def find_family(env_name: str) -> EnvFamily | None:
     """The family that makes ``env_name``, or None."""
     return search_families(env_name).family
+
+
+def arguments_of(env_name: str) -> set[str]:
+    """Names of ``--env_kwargs`` that ``env_name`` has for sure: those of its family and of its class in Gymnasium."""
+    import gymnasium
+    from gymnasium.envs.registration import load_env_creator
+
+    family, registered = find_family(env_name), gymnasium.registry.get(env_name)
+    names = set() if family is None else {*getattr(family, "own_wrappers", {}).values()}
+    makers: list[Callable[..., object]] = [] if family is None else [family.make]
+    with contextlib.suppress(Exception):  # foreign code, whose package may be missing
+        if registered is not None and registered.entry_point is not None:
+            makers.append(load_env_creator(str(registered.entry_point)))
+    for maker in makers:
+        with contextlib.suppress(TypeError, ValueError):  # some builtins have no signature
+            parameters = inspect.signature(maker).parameters.values()
+            names |= {each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD}
+    return names - {"env_name", NUM_ENVS}
 
 
 def suggested_names() -> list[str]:

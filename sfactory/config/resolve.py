@@ -21,6 +21,7 @@ from sfactory.config.argv import (
     PRINT_CONFIG,
     PRINT_CONFIG_FLAG,
     CommandLine,
+    say_arguments,
     scan,
 )
 from sfactory.config.config_file import ConfigFile, read_config_file
@@ -106,6 +107,7 @@ def read_command_line(argv: Sequence[str], several_ranks: bool = False) -> Resol
     if line.help is not None:
         print(_help(line.help, str(given.get("env", ""))), end="", flush=True)
         raise SystemExit(0)
+    say_arguments(line, str(given.get("env", "")))
     prints = line.words.get(PRINT_CONFIG_FLAG) is True
     findings = _Findings([*line.problems, *file.problems], renamed, line.broken | (file.broken - line.values.keys()))
     findings.chosen.update(line.values, () if file.of_run else file.values)

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from sfactory.config.argv import scan, words_of
+from sfactory.config.commands import read_check_line
 from sfactory.config.enjoy import read_enjoy_line
 from sfactory.config.flags import all_flags, values_of
 from sfactory.config.help_text import ESSENTIAL
@@ -479,6 +480,27 @@ def test_a_run_without_a_name_has_that_of_its_env_so_that_another_env_is_another
     assert read(PLAIN_ENV).config.algo.gamma == 0.99
     (problem,) = refused("--gamma=0.5")
     assert problem.startswith("--env=: an environment is required")
+
+
+@pytest.mark.parametrize(
+    ("env", "words", "kwargs"),
+    [
+        ("MiniGrid-DoorKey-5x5", ["--minigrid_obs=image"], '{"minigrid_obs": "image"}'),
+        ("doom_basic", ["--resolution", "64x48"], '{"resolution": "64x48"}'),
+        ("atari_pong", ["--framestack=2"], '{"framestack": 2}'),
+        ("FrozenLake-v1", ["--is-slippery=False"], '{"is_slippery": false}'),
+        ("CartPole-v1", ["--sutton_barto_reward"], '{"sutton_barto_reward": true}'),
+    ],
+)
+def test_an_argument_of_the_env_that_is_given_as_a_flag_is_answered_with_env_kwargs(
+    env: str, words: list[str], kwargs: str
+) -> None:
+    answer = f": --env_kwargs='{kwargs}'"
+    assert refused(f"--env={env}", *words, "--gama=1")[0].endswith(answer)
+    with pytest.raises(ConfigError) as caught:
+        read_check_line([f"--env={env}", *words])
+    assert caught.value.problems[0].endswith(answer)
+    assert not refused("--env=Acrobot-v1", *words)[0].endswith(answer)
 
 
 def test_a_toml_file_gives_flags() -> None:

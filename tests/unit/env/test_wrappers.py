@@ -273,7 +273,7 @@ def test_own_wrappers_get_the_env_as_it_was_made_the_innermost_first() -> None:
 
 def test_flags_set_what_an_env_of_a_family_does_itself() -> None:
     pytest.importorskip("ale_py")
-    flags = {"sticky_actions": 0.25, "obs_grey": True, "obs_resize": (64, 64), "env_framestack": 2}
+    flags: dict[str, Any] = {"sticky_actions": 0.25, "obs_grey": True, "obs_resize": (64, 64), "env_framestack": 2}
     by_flags = made("atari_breakout", **flags, max_episode_steps=30)
     by_kwargs = EnvFactory("atari_breakout", {"repeat_action_probability": 0.25, "size": 64, "framestack": 2})()
 
