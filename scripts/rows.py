@@ -271,7 +271,7 @@ PARITY_ENVS = {
 _PARITY_NOTES = {
     "parity_hopper": "five seeds on an Intel Xeon had 1,840, 2,657, 2,458, 1,580, 2,995. Returns go up and down late "
     "in training: over its second half all ten have 2,345 on average (deviation 315), and those of SB3 2,487 (244)",
-    "parity_lunarlander_async": "2.6 minutes against 2.8 in turn, both alone: on two cores learner and actors share the "
+    "parity_lunarlander_async": "2.6 minutes against 2.8 in turn, both alone: learner and actors share the two "
     "cores, so asynchrony wins little time, and the returns of LunarLander and Hopper are lower with it",
 }
 PARITY = {
