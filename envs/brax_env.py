@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sfactory.env.tensor_env import TensorEnv, TensorStep
 from sfactory.errors import EnvError
+from sfactory.packages import pip_install
 
 
 class BraxEnv(TensorEnv):
@@ -76,7 +77,7 @@ class BraxEnv(TensorEnv):
         except (RuntimeError, IndexError) as error:
             raise EnvError(
                 f"--env=brax:{name}: JAX does not find the GPU of --device ({error}); install JAX for CUDA, "
-                "pip install 'jax[cuda12]', or use --device=cpu"
+                f"{pip_install()} 'jax[cuda12]', or use --device=cpu"
             ) from None
 
     @staticmethod

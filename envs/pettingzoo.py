@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from sfactory.errors import EnvError
-from sfactory.packages import install_command, missing, missing_module
+from sfactory.packages import install_command, missing, missing_module, pip_install
 
 from .registered import LARGE_MINIBATCHES, PPO, Rows
 
@@ -189,7 +189,7 @@ def _advice(module: str, error: ImportError) -> str:
 
 def _extra(kind: str) -> str:
     """The command that installs what PettingZoo's envs of that kind need."""
-    return f"pip install '{_PACKAGE}[{kind}]'"
+    return f"{pip_install()} '{_PACKAGE}[{kind}]'"
 
 
 def _moved(kind: str, task: str) -> str:
@@ -199,7 +199,7 @@ def _moved(kind: str, task: str) -> str:
     today = f"its name is {_PREFIX}{_alike(new) or new} today"
     if not missing([package]):
         return today
-    command = install_command(_PACKAGE) if package == "mpe2" else f"pip install {package}"
+    command = install_command(_PACKAGE) if package == "mpe2" else f"{pip_install()} {package}"
     return f"{today}, which needs {package}; run: {command}"
 
 

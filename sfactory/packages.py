@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Iterable, Mapping
 from importlib import metadata
@@ -15,6 +16,13 @@ from types import MappingProxyType
 EXTRAS: Mapping[str, str] = MappingProxyType({"imageio_ffmpeg": "video", "mpe2": "pettingzoo", "pygame": "video"})
 
 
+def pip_install() -> str:
+    """``pip install``, or where the shell's pip is not that of this Python, what installs for this one."""
+    found = shutil.which("pip")
+    is_own = found is not None and Path(found).parent == Path(sys.executable).parent
+    return f"{'pip' if is_own else f'{shlex.quote(sys.executable)} -m pip'} install"
+
+
 def install_command(extra: str) -> str:
     """``pip install`` with this extra: of the installed package, or of the folder that sfactory runs from.
 
@@ -22,10 +30,10 @@ def install_command(extra: str) -> str:
     """
     folder = Path(__file__).parents[1]
     if not (folder / "pyproject.toml").is_file():
-        return f"pip install {shlex.quote(f'sfactory[{extra}]')}"
+        return f"{pip_install()} {shlex.quote(f'sfactory[{extra}]')}"
     tested = folder / "constraints.txt"
     constraints = f" -c {shlex.quote(str(tested))}" if _packages_of(extra) <= _packages_in(tested) else ""
-    return f"pip install -e {shlex.quote(f'{folder}[{extra}]')}{constraints}"
+    return f"{pip_install()} -e {shlex.quote(f'{folder}[{extra}]')}{constraints}"
 
 
 def _packages_of(extra: str) -> set[str]:

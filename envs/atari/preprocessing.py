@@ -19,6 +19,7 @@ from ale_py import roms
 
 from sfactory.env.factory import SPANS_FRAMES
 from sfactory.errors import EnvError
+from sfactory.packages import pip_install
 
 from .frame_ring import FrameRing
 from .shrinker import Shrinker
@@ -98,7 +99,8 @@ class AtariEnv(gymnasium.Env[Obs, np.int64]):
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         path = roms.get_rom_path(rom)
         if path is None:
-            raise EnvError(f"atari_{rom}: this version of ale-py has no ROM of it; run: pip install --upgrade ale-py")
+            newer = f"run: {pip_install()} --upgrade ale-py"
+            raise EnvError(f"atari_{rom}: this version of ale-py has no ROM of it; {newer}")
         self._rom_path = path
         self._ale = ale = ale_py.ALEInterface()
         # Sticky actions are drawn here, see _held: ale-py seeds its own draws only while it loads a ROM.

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from types import FunctionType
 
 from sfactory.config.ancestors import ancestor_hint, commands_with
-from sfactory.config.env_families import arguments_of
+from sfactory.config.env_families import arguments_of, find_family
 from sfactory.config.env_names import env_name_of
 from sfactory.config.field import FlagInfo
 from sfactory.config.flags import Flag, Reading, all_flags, did_you_mean, shown, strict_json, value_text
@@ -89,15 +89,22 @@ def scan(argv: Sequence[str], flags: Mapping[str, Flag]) -> CommandLine:
 
 
 def say_arguments(line: CommandLine, env: str) -> None:
-    """Say of flags that do not exist, and are arguments of ``env``, how these are given."""
-    for name in line.unknown.keys() & (arguments_of(env_name_of(env)) if line.unknown and env else ()):
-        text, at = line.unknown[name]
+    """Say of flags that do not exist, and are arguments of ``env``, how these are given; of one's own code may be."""
+    name_of_env = env_name_of(env) if line.unknown and env else ""
+    known = arguments_of(name_of_env) if name_of_env else set()
+    is_own = ":" in name_of_env and find_family(name_of_env) is None
+    for name, (text, at) in line.unknown.items():
+        if not (name in known or is_own):
+            continue
         try:
             value = strict_json({"True": "true", "False": "false", "": "true"}.get(text, text))
         except ValueError:  # it is text
             value = text
         kwargs = shlex.quote(json.dumps({name: value}, ensure_ascii=False))
-        line.problems[at] = f"--{name}: no flag, but an argument of {shown(env)}: --env_kwargs={shown(kwargs)}"
+        if name in known:
+            line.problems[at] = f"--{name}: no flag, but an argument of {shown(env)}: --env_kwargs={shown(kwargs)}"
+        else:
+            line.problems[at] += f"; arguments of {shown(env)} are given as --env_kwargs={shown(kwargs)}"
 
 
 def asks_for_help(words: Iterable[str]) -> bool:

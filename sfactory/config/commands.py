@@ -1,7 +1,6 @@
 """Command lines of the commands beside train: flags as a dataclass, and the settings of most.
 
-These commands work on saved runs, which have a config.json, or start runs that bring their own flags. So they take
-none of train's other flags, and train takes none of theirs.
+They work on saved runs, which have a config.json, or start runs with flags of their own; train takes none of these.
 """
 
 from __future__ import annotations
@@ -384,6 +383,7 @@ class CheckConfig(WrapperConfig):
     env_kwargs: Mapping[str, Any] = flag({}, "keyword arguments for the environment's factory, as a JSON object")
     env_frameskip: int | None = flag(None, "frames per env step; none: 1, or what the environment's family has", ge=1)
     ignore_obs_keys: tuple[str, ...] = flag((), "keys of observations that the network would not read")
+    info_action_mask: Literal["auto", "on", "off"] = flag("auto", 'whether info["action_mask"] is read, as in training')
     steps: int = flag(1000, "env steps to make", ge=1, le=1_000_000)
     seed: int = flag(0, "seed of environment and actions", ge=0)
     reset_timeout_seconds: float = flag(120.0, "time limit of each call of the environment", gt=0)

@@ -68,11 +68,15 @@ def shown(text: str) -> str:
     return clean if len(clean) <= _SHOWN_CHARACTERS else f"{clean[:_SHOWN_CHARACTERS]}..."
 
 
+_LEAST_PART = 4  # letters of a name's part that suggest it
+
+
 def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
     """``; did you mean x?`` with the nearest of ``known``, or "" if none is near."""
-    candidates = sorted(known)
-    begun = [word for word in candidates if name and word.startswith(name)]
-    near = begun[:3] or difflib.get_close_matches(name, candidates, n=1)
+    candidates, typed = sorted(set(known)), name.casefold()
+    begun = [word for word in candidates if typed and word.casefold().startswith(typed)]
+    within = [word for word in candidates if len(typed) >= _LEAST_PART and typed in word.casefold()]
+    near = begun[:3] or within[:3] or difflib.get_close_matches(name, candidates, n=1)
     return f"; did you mean {' or '.join(prefix + word for word in near)}?" if near else ""
 
 

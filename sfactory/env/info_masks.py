@@ -30,6 +30,12 @@ def has_info_mask(observation_space: spaces.Space[Any], info: Any) -> bool:
     return not shows_mask(observation_space) and isinstance(info, Mapping) and MASK_KEY in info
 
 
+def require_none(observation_space: spaces.Space[Any], info: Any) -> None:
+    """Raise EnvError if ``info``, of a step after a reset without one, has an action mask: it would not be read."""
+    if has_info_mask(observation_space, info):
+        raise EnvError(f"the info of step() has {MASK_KEY!r}, and that of reset() has none{_ADVICE}")
+
+
 def shows_mask(observation_space: spaces.Space[Any]) -> TypeGuard[spaces.Dict]:
     """Whether the observations have an action mask."""
     return isinstance(observation_space, spaces.Dict) and MASK_KEY in observation_space.spaces
@@ -144,6 +150,8 @@ class InfoMaskEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the env."""
         obs, reward, terminated, truncated, info = self.env.step(action)
+        if MASK_KEY not in info and not (terminated or truncated):
+            raise BadObservation(f"the info of step() has no {MASK_KEY!r}, as that of reset() has{_ADVICE}")
         return self._masks.join(obs, info), reward, terminated, truncated, info
 
 

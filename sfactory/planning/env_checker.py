@@ -15,7 +15,7 @@ from sfactory.actor.multi_agent_batch import AgentActivity
 from sfactory.clock import Deadline
 from sfactory.env.actions import block_reader
 from sfactory.env.conversion import NO_LEGAL_ACTION, NOT_FINITE, BadObservation, BlockWriter, ObsWriter
-from sfactory.env.info_masks import has_info_mask
+from sfactory.env.info_masks import has_info_mask, require_none
 from sfactory.env.legal_actions import LegalActions, legal_rows
 from sfactory.env.multi_agent import AgentsEnv, BadAgents
 from sfactory.env.multi_agent_adapters import ListedAgents, ParallelAgents, TurnAgents, UnequalAgents
@@ -54,7 +54,9 @@ def check_env(env: gymnasium.Env[Any, Any], name: str, find_masks: bool = False)
         (action,) = LegalActions(spec, env).of([obs])
         step = env.step(action)
         form = "step() must return (observation, reward, terminated, truncated, info)"
-        obs, reward, terminated, truncated, _ = _tuple(step, 5, form)
+        obs, reward, terminated, truncated, info = _tuple(step, 5, form)
+        if find_masks:
+            require_none(env.observation_space, info)
         _check_observations(writer, [obs], 1, "step()", final=[0] if terminated or truncated else [])
         _check_reward(reward, "step() returned")
     return spec
@@ -78,7 +80,9 @@ def check_vector_env(env: VectorEnv, name: str, find_masks: bool = False) -> Env
         writer.write(observations, rows)
         step = env.step(block_reader(action_space, spec.actions)(legal_rows(spec, rows)))
         form = "step() must return (observations, rewards, terminated, truncated, infos)"
-        observations, rewards, terminated, truncated, _ = _tuple(step, 5, form)
+        observations, rewards, terminated, truncated, infos = _tuple(step, 5, form)
+        if find_masks:
+            require_none(obs_space, infos)
         for what, values in (("rewards", rewards), ("terminated", terminated), ("truncated", truncated)):
             shape = np.shape(values)
             _require(shape == (size,), f"step() returned {what} of shape {shape} for {size} envs")

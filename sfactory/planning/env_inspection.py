@@ -156,7 +156,8 @@ def inspect_env(
         mend = "print nothing in steps: each line costs time, and a run prints those of all its envs"
         inspector.add("warning", "prints", f"it prints {printed.lines:,} lines", mend)
     report.times = {name: _times(seconds) for name, seconds in inspector.seconds.items() if seconds}
-    report.rewards = inspector.rewards if report.steps else (0.0, 0.0)
+    least, largest = inspector.rewards
+    report.rewards = (least, largest) if least <= largest else (0.0, 0.0)  # none may have been a number
     report.findings, report.is_whole = tuple(inspector.findings.values()), True
     return report
 

@@ -163,6 +163,7 @@ def test_what_the_program_defines_has_the_name_of_its_file(tmp_path: Path, monke
         (['--env_kwargs={"a": -Infinity}'], "--env_kwargs", "-Infinity is not JSON"),
         (['--env_kwargs={"a": 1, "a": 2}'], "--env_kwargs", "stands twice"),
         (["--roll", "3"], "--roll", "did you mean --rollout?"),
+        (["--Envs_Per_Worker", "3"], "--Envs_Per_Worker", "did you mean --num_envs_per_worker?"),
         (["--encoder_mlp_layer", "64", "64"], "--encoder_mlp_layer", "did you mean --encoder_mlp_layers?"),
         (["--save_best=3"], "--save_best", "--save_best_after or --save_best_every_sec"),
         (["--no_benchmark"], "--no_benchmark", "--benchmark=False"),
@@ -187,6 +188,14 @@ def test_what_cannot_be_read_is_refused_with_advice(argv: list[str], flag: str, 
     assert advice in problem
     assert "\n" not in problem
     assert len(problem) < 300
+
+
+@pytest.mark.parametrize(
+    ("env", "names"),
+    [("cartpole", "CartPole-v0 or CartPole-v1 or cartpole_without_velocities"), ("Pong", "atari_pong")],
+)
+def test_names_of_envs_that_begin_so_or_have_it_in_them_are_suggested(env: str, names: str) -> None:
+    assert refused(f"--env={env}")[0].endswith(f"; did you mean {names}?")
 
 
 def test_all_problems_are_reported_at_once() -> None:
@@ -490,12 +499,13 @@ def test_a_run_without_a_name_has_that_of_its_env_so_that_another_env_is_another
         ("atari_pong", ["--framestack=2"], '{"framestack": 2}'),
         ("FrozenLake-v1", ["--is-slippery=False"], '{"is_slippery": false}'),
         ("CartPole-v1", ["--sutton_barto_reward"], '{"sutton_barto_reward": true}'),
+        ("math:Corridor", ["--length=8"], '{"length": 8}'),
     ],
 )
 def test_an_argument_of_the_env_that_is_given_as_a_flag_is_answered_with_env_kwargs(
     env: str, words: list[str], kwargs: str
 ) -> None:
-    answer = f": --env_kwargs='{kwargs}'"
+    answer = f"--env_kwargs='{kwargs}'"
     assert refused(f"--env={env}", *words, "--gama=1")[0].endswith(answer)
     with pytest.raises(ConfigError) as caught:
         read_check_line([f"--env={env}", *words])

@@ -271,3 +271,44 @@ def test_an_agent_without_masks_in_its_infos_may_do_anything() -> None:
     ]
     assert [mask.any() for mask in shown] == [False, False, True]
     assert shown[2].all()
+
+
+class HalfMasked(gymnasium.Env[Any, Any]):
+    """Gives masks in the infos of one of its methods alone."""
+
+    observation_space, action_space = spaces.Box(0.0, 1.0, (1,)), spaces.Discrete(2)
+
+    def __init__(self, masked: str) -> None:
+        self._masked = masked
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._obs(), self._info("reset")
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self._obs(), 0.0, False, False, self._info("step")
+
+    def _obs(self) -> Any:
+        return np.zeros(1, np.float32)
+
+    def _info(self, method: str) -> dict[str, Any]:
+        return {"action_mask": np.ones(2, np.int8)} if method == self._masked else {}
+
+
+def half_masked_vector(num_envs: int, masked: str) -> gymnasium.vector.SyncVectorEnv:
+    return gymnasium.vector.SyncVectorEnv([lambda: HalfMasked(masked)] * num_envs)
+
+
+@pytest.mark.parametrize(
+    ("name", "masked", "problem"),
+    [
+        ("HalfMasked", "step", r"the info of step\(\) has 'action_mask', and that of reset\(\) has none"),
+        ("half_masked_vector", "step", r"the info of step\(\) has 'action_mask', and that of reset\(\) has none"),
+        ("HalfMasked", "reset", r"the info of step\(\) has no 'action_mask', as that of reset\(\) has"),
+    ],
+)
+def test_masks_of_reset_or_step_alone_are_refused(name: str, masked: str, problem: str) -> None:
+    factory = EnvFactory(f"{__name__}:{name}", {"masked": masked}, info_action_mask="auto")
+    with pytest.raises(EnvError, match=f"{problem}: correct the env, or ignore its masks: --info_action_mask=off"):
+        examine(factory)
+    assert not examine(EnvFactory(factory.name, factory.kwargs, info_action_mask="off")).info_action_mask
