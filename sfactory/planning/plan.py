@@ -295,9 +295,7 @@ def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None, 
     for each, part in zip(models, parts, strict=True):
         reading += [describe(path, leaf, each.normalizes(path), part.reads_apart) for path, leaf in part.obs]
         reading.append(f"the network has {sum(weight.numel() for weight in each.parameters()):,} parameters")
-    reading += [
-        f"observation {key!r} is not read; --ignore_obs_keys= reads all" for key in config.model.ignore_obs_keys
-    ]
+    reading += [f"observation {key!r} is not read; --ignore_obs_keys= reads it" for key in config.model.ignore_obs_keys]
     reading += [f"policy {policy} plays agents with the spaces of {kind}" for policy, kind in enumerate(kinds)]
     return Plan(spec, layout, device, cores, weight_bytes, why, weight_shapes=weight_shapes, reading=tuple(reading))
 
