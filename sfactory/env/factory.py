@@ -238,7 +238,9 @@ class EnvFactory:
         maker = find_maker(self.name)
         kwargs = self._arguments(maker, render_mode) | {NUM_ENVS: num_envs}
         if _SEED in maker.parameters:
-            kwargs.setdefault(_SEED, seed)
+            if _SEED in kwargs:  # all vector envs of a run would be the same
+                raise self._error("leave seed out of --env_kwargs: --seed gives each vector env one of its own")
+            kwargs[_SEED] = seed
         return self._vector_env(maker, kwargs)
 
     def tensors(self, num_envs: int) -> TensorEnv:

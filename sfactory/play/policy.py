@@ -120,8 +120,10 @@ class Policy:
         Raises ConfigError if only the run's files name its code, unless the policy was loaded with trust_run_dir=True.
         """
         factory = self.saved.env_factory(self.saved.wanted)
-        factory = dataclasses.replace(factory, kwargs={**factory.kwargs, **env_kwargs})
-        return factory.either(render_mode, secrets.randbits(ENV_SEED_BITS))
+        seed = secrets.randbits(ENV_SEED_BITS)
+        if factory.makes_vectors:
+            seed = env_kwargs.pop("seed", seed)
+        return dataclasses.replace(factory, kwargs={**factory.kwargs, **env_kwargs}).either(render_mode, seed)
 
     def _before(self, state: PolicyState | None, size: int, begins: npt.NDArray[np.bool_]) -> PreviousSteps | None:
         """The last actions and rewards, for a policy that reads them. The state stays as it is."""

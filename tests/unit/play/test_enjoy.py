@@ -16,7 +16,8 @@ from gymnasium.vector import SyncVectorEnv
 import sfactory
 from sfactory import enjoy, export
 from sfactory.config.flags import all_flags
-from sfactory.errors import ExitCode
+from sfactory.env.factory import EnvFactory
+from sfactory.errors import EnvError, ExitCode
 from sfactory.play.player import env_seed_of
 from sfactory_envs.synthetic.bandit import Bandit
 from tests.support.saved_run import (
@@ -105,6 +106,8 @@ def test_a_vector_env_that_is_seeded_when_it_is_made_is_made_with_the_seed_of_th
     policy = sfactory.load("train_dir/run", trust_run_dir=True)
     made = [policy.make_env(), policy.make_env(seed=3)]
 
+    with pytest.raises(EnvError, match="leave seed out of --env_kwargs: --seed gives each vector env one of its own"):
+        EnvFactory("tests.unit.play.test_enjoy:MadeWithSeed", {"seed": 3}).either()
     assert plays[0] == plays[1] != {**plays[2], "seed": 5}
     assert exported == ExitCode.DONE
     assert [isinstance(env, gymnasium.Env) for env in made] == [True, True]
