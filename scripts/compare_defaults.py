@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from scripts.command import json_line, run
-from scripts.drawing import hardware
 from scripts.record import machine, table, write_json
+from scripts.results_files import where
 from sfactory.config.flags import all_flags
 from sfactory.config.task_defaults import TASK_DEFAULTS
 
@@ -98,8 +98,6 @@ def page(found: dict[str, Any]) -> str:
     for note, tasks in seeds_by_note.items():
         runs_of = [f"{task} (seed {', '.join(seeds)})" for task, seeds in tasks.items()]
         notes.append(f"- {', '.join(runs_of)}: {note}.")
-    facts = found["machine"]
-    versions = ", ".join(f"{name} {facts[name]}" for name in ("torch", "gymnasium"))
     head = ["task", "kind", "defaults", "mean return", "each seed", "best", "env steps", "seconds"]
     return "\n".join([
         "# Defaults by kind of task",
@@ -123,7 +121,7 @@ def page(found: dict[str, Any]) -> str:
         "",
         *notes,
         *([""] if notes else []),
-        f"All else: {facts['date']}, {hardware(facts)}, {versions}.",
+        f"All else: {where(found['machine'])}.",
         "",
     ])  # fmt: skip
 

@@ -5,14 +5,13 @@ It has no command of its own: see scripts/reproduce.py.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from scripts.drawing import pyplot, save
 from scripts.record import table
-from scripts.results_files import Point, beside, curves_of, iqm_text, read_row, timed, where
+from scripts.results_files import Point, curves_of, iqm_text, minutes_text, read_row, where
 from scripts.rows import PARITY, PARITY_ENVS, PARITY_FORMS
 from sfactory.process.command import number
 
@@ -33,8 +32,8 @@ class Measured(NamedTuple):
     def line(self) -> list[str]:
         """Its line of the table."""
         last = [curve[-1].value for curve in curves_of(self.points)]
-        minutes = statistics.median(curve[-1].minutes for curve in curves_of(timed(self.facts, self.points)))
-        return [self.env, self.form, ", ".join(map(number, last)), iqm_text(last), f"{minutes:.3g}{beside(self.facts)}"]
+        minutes = minutes_text(self.facts, self.points)
+        return [self.env, self.form, ", ".join(map(number, last)), iqm_text(last), minutes]
 
 
 def measured(folder: Path, peer: Path) -> Iterator[Measured]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -45,21 +46,31 @@ def write_row(name: str, facts: Mapping[str, Any], points: Sequence[Point], fold
 
 def measurements(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The facts of a row, once for each code and machine, with what the seeds of each have reached. The last is new."""
-    past = list(facts.get("earlier", ()))
-    before = {seed for one in past for seed in one["reached"]}
+    before = _earlier_seeds(facts)
     reached = {seed: value for seed, value in facts["reached"].items() if seed not in before}
-    return [*past, {name: value for name, value in facts.items() if name != "earlier"} | {"reached": reached}]
+    newest = {name: value for name, value in facts.items() if name != "earlier"} | {"reached": reached}
+    return [*facts.get("earlier", ()), newest]
+
+
+def _earlier_seeds(facts: Mapping[str, Any]) -> set[str]:
+    return {seed for one in facts.get("earlier", ()) for seed in one["reached"]}
 
 
 def timed(facts: Mapping[str, Any], points: Sequence[Point]) -> list[Point]:
     """The points whose minutes can be compared: those of the newest measurement."""
-    before = {seed for one in facts.get("earlier", ()) for seed in one["reached"]}
+    before = _earlier_seeds(facts)
     return [point for point in points if str(point.seed) not in before]
 
 
 def beside(facts: Mapping[str, Any]) -> str:
     """What is said after the minutes of a row. Files from before the mark was written are of runs that were alone."""
     return "" if facts.get("alone", True) else ", beside other work"
+
+
+def minutes_text(facts: Mapping[str, Any], points: Sequence[Point]) -> str:
+    """The minutes of training of a row: the median of its newest seeds."""
+    minutes = statistics.median(curve[-1].minutes for curve in curves_of(timed(facts, points)))
+    return f"{minutes:.3g}{beside(facts)}"
 
 
 def where(facts: Mapping[str, Any]) -> str:

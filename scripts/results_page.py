@@ -17,7 +17,18 @@ from scripts.command import ROOT
 from scripts.drawing import hardware, pyplot, save
 from scripts.parity_page import draw_parity, parity_section
 from scripts.record import table
-from scripts.results_files import SEEDS, Point, beside, curves_of, iqm_text, measurements, read_row, timed, where
+from scripts.results_files import (
+    SEEDS,
+    Point,
+    beside,
+    curves_of,
+    iqm_text,
+    measurements,
+    minutes_text,
+    read_row,
+    timed,
+    where,
+)
 from scripts.rows import ENVPOOL_ROWS, IN_WORDS, RATING, ROWS, SOURCES, Row
 from sfactory.process.command import number
 from sfactory.statistics import bootstrap_interval
@@ -68,8 +79,7 @@ def line_of(row: Row, facts: Mapping[str, Any], points: Sequence[Point]) -> list
     if facts:
         values = list(facts["reached"].values())
         count = "" if isinstance(row.bar, str) else f": {sum(map(row.reached, values))} of {len(values)}"
-        minutes = statistics.median(group[-1].minutes for group in curves_of(timed(facts, points)))
-        measured = [", ".join(map(number, values)) + count, iqm_text(values), f"{minutes:.3g}{beside(facts)}"]
+        measured = [", ".join(map(number, values)) + count, iqm_text(values), minutes_text(facts, points)]
     asked = [f"`{row.name}`", row.about or row.env, f"{row.steps:,}", bar_of(row)]
     return [*asked, *measured, row.peer, f"`{shlex.join(row.words())}`"]
 
