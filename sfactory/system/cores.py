@@ -21,9 +21,9 @@ NATIVE = {
     # How often an idle thread of a learner looks for work before it sleeps: about 0.3 ms. With GNU OpenMP's default, 30
     # times as long, it keeps actors off the core that they share. See docs/performance.md.
     "GOMP_SPINCOUNT": "10000",
-    # Keep the memory of freed tensors in the heap (this is glibc's highest threshold). If it went back to the kernel,
-    # every minibatch would fault it in again page by page. See docs/performance.md.
-    "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
+    # Keep the memory of freed tensors in the heap, and give no tensor a mapping of its own. If it went back to the
+    # kernel, every minibatch would fault it in again page by page. See docs/performance.md.
+    "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(2**40),
     # One heap for all threads: per-thread heaps consist of 64 MiB pieces that are released as soon as they are empty.
     "MALLOC_ARENA_MAX": "1",
