@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import replace
 
@@ -114,7 +115,14 @@ class Reporter:
             )
         self._write_row(last=True)
         self.close()
-        return Outcome(status, self.reports.summary(status), error, self.reports.saved_env_steps)
+        summary = self.reports.summary(status)
+        if self.reports.sampled_env_steps and not summary.episodes:
+            self._console.message(
+                "no episode ended, so there is no return. If episodes have no end, --max_episode_steps=1000 ends each "
+                "after 1,000 env steps",
+                logging.WARNING,
+            )
+        return Outcome(status, summary, error, self.reports.saved_env_steps)
 
     def close(self) -> None:
         """Close the metrics files; may be called twice."""

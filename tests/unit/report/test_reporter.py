@@ -62,8 +62,10 @@ def test_there_is_no_line_of_progress_before_the_first_env_step(tmp_path: Path) 
 
     assert lines_of(tmp_path, drive) == []
 
-    words = [line.split(" ")[0] for line in lines_of(tmp_path, drive_on)]
-    assert words == ["first", "env_steps=0", "env_steps=0"]  # nothing was trained on, but sampled
+    lines = lines_of(tmp_path, drive_on)
+    words = [line.split(" ")[0] for line in lines]
+    assert words == ["first", "env_steps=0", "env_steps=0", "no"]  # nothing was trained on, but sampled
+    assert lines[-1].startswith("no episode ended") and "--max_episode_steps=1000" in lines[-1]
 
 
 def test_bottlenecks_that_take_turns_are_advised_on_once_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,4 +92,5 @@ def test_without_steps_of_remote_actors_there_is_no_other_line_of_progress(tmp_p
 
     lines = lines_of(tmp_path, drive, num_actors=1, remote=True)
 
-    assert [line.split(" ")[0] for line in lines] == ["first", *["env_steps=0"] * 3]  # of 7 steps, of 9, and at the end
+    # Of 7 steps, of 9, and at the end; then that no episode ended.
+    assert [line.split(" ")[0] for line in lines] == ["first", *["env_steps=0"] * 3, "no"]
