@@ -32,8 +32,8 @@ _COMMON: Mapping[str, object] = MappingProxyType(
 )
 _NO_MISSION = {"ignore_obs_keys": ("mission",)}
 _MEMORY = {"use_rnn": True, "rnn_type": "gru", "rnn_size": 128}
-# Random actions seldom open both doors in their order. Without a bonus for new observations, chance decides whether that
-# is learned: two of three seeds had 0 after 1M steps.
+# Random actions seldom open both doors in their order. Without a bonus for new observations, chance decides whether
+# that is learned: two of three seeds had 0 after 1M steps.
 _TWO_DOORS = {**_MEMORY, "rnd": True, "rnd_coeff": 1.0, "batch_size": 1024, "num_batches_per_epoch": 2}
 # What each has of its own.
 _OWN: Mapping[str, Mapping[str, object]] = MappingProxyType(

@@ -65,7 +65,8 @@ def test_there_is_no_line_of_progress_before_the_first_env_step(tmp_path: Path) 
     lines = lines_of(tmp_path, drive_on)
     words = [line.split(" ")[0] for line in lines]
     assert words == ["first", "env_steps=0", "env_steps=0", "no"]  # nothing was trained on, but sampled
-    assert lines[-1].startswith("no episode ended") and "--max_episode_steps=1000" in lines[-1]
+    assert lines[-1].startswith("no episode ended")
+    assert "--max_episode_steps=1000" in lines[-1]
 
 
 def test_bottlenecks_that_take_turns_are_advised_on_once_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
