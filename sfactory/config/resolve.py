@@ -51,6 +51,7 @@ GIVEN_EARLIER = "given at an earlier start"
 AUTOTUNE = "autotune"
 CONFIG_FILE = "config file"
 COMMAND_LINE = "command line"
+_FAMILY = "env family"  # and its name
 
 # Sources of values that the user set at any earlier start of a resumed run.
 _GIVEN = (CONFIG_FILE, COMMAND_LINE, GIVEN_EARLIER)
@@ -207,7 +208,7 @@ def _layers(
     search = search_families(env)
     findings.warnings += search.warnings
     if search.family is not None:
-        layers[f"env family {search.family.name}"] = _family_defaults(search.family, env, findings)
+        layers[f"{_FAMILY} {search.family.name}"] = _family_defaults(search.family, env, findings)
     return {
         **layers,
         SAVED_RUN: saved.resumable,
@@ -290,8 +291,7 @@ def _check(
         source = sources[problem.flags[0]]
         if source in _SAVED and not frozen.isdisjoint(problem.flags):
             continue  # the run's own value is fine with the one that must be kept, see ``check_resume``
-        origin = "" if source in (DEFAULT, COMMAND_LINE) else f" (this value comes from: {source})"
-        findings.problems.append(problem.text + origin)
+        findings.problems.append(problem.text + _origin(problem.flags[0], source))
     if config.run.learner_devices and "device" in findings.chosen:
         both = f"{assigned('device', config.run.device)}: {assigned('learner_devices', config.run.learner_devices)}"
         findings.problems.append(f"{both} names the devices; leave one of the two out")
@@ -303,6 +303,14 @@ def _check(
             findings.warnings += check_resume(saved, config)
         except ConfigError as error:
             findings.problems += error.problems
+
+
+def _origin(name: str, source: str) -> str:
+    """Where a refused value comes from, unless the user typed it or it is the schema's, and what overrides a family."""
+    if source in (DEFAULT, COMMAND_LINE):
+        return ""
+    override = f"; to leave it out: {assigned(name, all_flags()[name].default)}" if source.startswith(_FAMILY) else ""
+    return f" (this value comes from: {source}{override})"
 
 
 def _help(topic: str, env: str) -> str:

@@ -422,6 +422,16 @@ def test_sizes_that_were_typed_and_do_not_fit_are_refused() -> None:
     ]
 
 
+def test_refusing_a_default_of_an_env_family_names_what_leaves_it_out() -> None:
+    doors = "--env=MiniGrid-RedBlueDoors-6x6-v0"
+
+    (found,) = refused(doors, "--use_cpc=True")
+
+    assert found.startswith("--rnd=True: there is room for one auxiliary loss")
+    assert found.endswith("(this value comes from: env family minigrid; to leave it out: --rnd=False)")
+    assert read(doors, "--use_cpc=True", "--rnd=False").config.algo.use_cpc
+
+
 def test_a_tuned_run_keeps_autotune_as_the_source_of_its_settings() -> None:
     save_run("--env=CartPole-v1", "--num_workers=7", "--num_envs_per_worker=6", num_workers="autotune")
     Path("flags.yaml").write_text("rollout: 8\n")
