@@ -132,8 +132,8 @@ _ALL = (
         flags=("--use_rnn=False", _SUCCESS),
         about="MiniGrid-MemoryS7-v0, without memory",
         at_most=True,
-        tried="at most 0.6 was expected of a policy that sees its last view alone, so this task needs less memory than "
-        "assumed",
+        tried="at most 0.6 was expected of a policy that sees its last view alone, but at the fork, the view back to "
+        "the start shows all three objects at once, so that in S7 they can be compared without memory",
     ),
     Row("minatar_breakout", "MinAtar/Breakout-v1", 10_000_000, 28.0, "28 (gymnax)", RETURN),
     Row("minatar_space_invaders", "MinAtar/SpaceInvaders-v1", 10_000_000, 120.0, "131 (gymnax)", RETURN),
