@@ -51,7 +51,7 @@ GIVEN_EARLIER = "given at an earlier start"
 AUTOTUNE = "autotune"
 CONFIG_FILE = "config file"
 COMMAND_LINE = "command line"
-_FAMILY = "env family"  # and its name
+FAMILY = "env family"  # and its name
 
 # Sources of values that the user set at any earlier start of a resumed run.
 _GIVEN = (CONFIG_FILE, COMMAND_LINE, GIVEN_EARLIER)
@@ -208,7 +208,7 @@ def _layers(
     search = search_families(env)
     findings.warnings += search.warnings
     if search.family is not None:
-        layers[f"{_FAMILY} {search.family.name}"] = _family_defaults(search.family, env, findings)
+        layers[f"{FAMILY} {search.family.name}"] = _family_defaults(search.family, env, findings)
     return {
         **layers,
         SAVED_RUN: saved.resumable,
@@ -309,7 +309,7 @@ def _origin(name: str, source: str) -> str:
     """Where a refused value comes from, unless the user typed it or it is the schema's, and what overrides a family."""
     if source in (DEFAULT, COMMAND_LINE):
         return ""
-    override = f"; to leave it out: {assigned(name, all_flags()[name].default)}" if source.startswith(_FAMILY) else ""
+    override = f"; to leave it out: {assigned(name, all_flags()[name].default)}" if source.startswith(FAMILY) else ""
     return f" (this value comes from: {source}{override})"
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sfactory.config.flags import config_of, values_of
-from sfactory.config.resolve import DEFAULT, Resolved
+from sfactory.config.resolve import DEFAULT, FAMILY, Resolved
 from sfactory.config.run_rules import fitted
 from sfactory.config.schema import Config, Kind
 from sfactory.config.trust import NETWORKS
@@ -53,7 +53,7 @@ TASK_DEFAULTS: Mapping[Kind, Mapping[str, object]] = {
 
 def wants_task_defaults(resolved: Resolved) -> bool:
     """Whether flags may get defaults by kind of task."""
-    by_family = any(source.startswith("env family") for source in resolved.sources.values())
+    by_family = any(source.startswith(FAMILY) for source in resolved.sources.values())
     return resolved.config.run.task_defaults and not by_family and DEFAULT in resolved.sources.values()
 
 
