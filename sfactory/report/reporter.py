@@ -118,8 +118,8 @@ class Reporter:
         summary = self.reports.summary(status)
         if self.reports.sampled_env_steps and not summary.episodes:
             self._console.message(
-                "no episode ended, so there is no return. If episodes have no end, --max_episode_steps=1000 ends each "
-                "after 1,000 env steps",
+                "no episode ended, so there is no return. If episodes have no end: --max_episode_steps=1000 truncates "
+                "those of envs of one agent that are made one by one; step() of any other env has to do it itself",
                 logging.WARNING,
             )
         return Outcome(status, summary, error, self.reports.saved_env_steps)
