@@ -88,9 +88,7 @@ class EnvSpec:
                 raise EnvError(f"{problem}; leave it out with --ignore_obs_keys={path}")
         obs = with_layouts(tuple(leaf for leaf in self.obs if leaf[0] in read), config)
         obs = _with_heads(obs, self.actions)
-        for path, leaf in obs:
-            if leaf.is_mask and not leaf.heads:
-                raise EnvError(_misfit(path, leaf, self.actions))
+        _require_masks_fit(obs, self.actions)
         if all(leaf.is_mask for _, leaf in obs):
             raise EnvError("there is no observation beside the action mask")
         obs = _with_readers(obs, paths, config)
@@ -297,6 +295,19 @@ def _with_heads(obs: ObsSpec, actions: Sequence[ActionHead]) -> ObsSpec:
         return sizes if sum(sizes) == math.prod(leaf.shape) else ()
 
     return tuple((path, dataclasses.replace(leaf, heads=heads(path, leaf))) for path, leaf in obs)
+
+
+def _require_masks_fit(obs: ObsSpec, actions: Sequence[ActionHead]) -> None:
+    mask_of: dict[str, str] = {}  # by head
+    for path, leaf in (each for each in obs if each[1].is_mask):
+        if not leaf.heads:
+            raise EnvError(_misfit(path, leaf, actions))
+        for head in masked_heads(path, actions):
+            if (other := mask_of.setdefault(head.key, path)) != path:
+                raise EnvError(
+                    f"observations {other!r} and {path!r} both say which choices of {head.key!r} are legal: join them "
+                    f"in the env, or use another layout for one of them: --obs_layout={path}=flat"
+                )
 
 
 def _misfit(path: str, mask: TensorSpec, actions: Sequence[ActionHead]) -> str:

@@ -180,6 +180,13 @@ def test_mask_of_any_name_is_chosen_by_its_layout() -> None:
         EnvSpec(obs[:1], (MOVE,)).for_model(ModelConfig(obs_layout=("legal=mask",)))
 
 
+def test_two_masks_of_one_action_are_refused() -> None:
+    spec = EnvSpec((("action_mask", flags(12)), ("afford", flags(12)), SEEN), (MOVE,))
+
+    with pytest.raises(EnvError, match=r"'action_mask' and 'afford' both say .*--obs_layout=afford=flat"):
+        spec.for_model(ModelConfig(obs_layout=("afford=mask",)))
+
+
 def test_obs_keys_keep_the_mask() -> None:
     spec = EnvSpec((("action_mask", flags(12)), SEEN, ("other", flags(3))), (MOVE,))
     assert [path for path, _ in spec.for_model(ModelConfig(obs_keys=("seen",))).obs] == ["action_mask", "seen"]
