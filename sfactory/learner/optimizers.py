@@ -116,10 +116,10 @@ class RefusableOptimizer:
         """Continue under the hyperparameters of ``config``, with the same moments; it names the same optimizer."""
         assert config.optimizer == self._name
         own = _rmsprop_settings(config) if config.optimizer == "rmsprop" else _adam_settings(config)
-        wanted = {**own, "weight_decay": config.weight_decay}
+        wanted = own if config.optimizer == "adam" else {**own, "weight_decay": config.weight_decay}
         for group, settings in zip(self.param_groups, self._settings, strict=True):
-            # Adam has a weight decay of 0 that it must keep; Muon has no epsilon.
-            changed = {key: value for key, value in wanted.items() if settings.get(key)}
+            # RMSprop has no weight decay, and Muon no epsilon.
+            changed = {key: value for key, value in wanted.items() if key in settings}
             group.update(changed)
             settings.update(changed)
 

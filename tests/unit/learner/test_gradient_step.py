@@ -297,6 +297,15 @@ def test_weights_decay_by_the_rate_apart_from_the_gradient_or_not_at_all(kind: s
             torch.testing.assert_close(after.detach(), factor * start.detach())
 
 
+@pytest.mark.parametrize(("kind", "decay"), [("adam", 0.0), ("adamw", 0.5), ("lamb", 0.5), ("muon", 0.5)])
+def test_a_weight_decay_of_0_may_become_another_one(kind: str, decay: float) -> None:
+    optimizer = optimizer_of(weights_of(), optimizer=kind)
+
+    optimizer.adopt(OptimConfig(optimizer=kind, weight_decay=0.5))
+
+    assert {group["weight_decay"] for group in optimizer.param_groups} == {decay}
+
+
 def test_lamb_and_muon_take_the_steps_of_the_librarys_own() -> None:
     def lamb(weights: list[nn.Parameter]) -> torch.optim.Optimizer:
         return Lamb(weights, lr=RATE, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.1, adam_debias=True)
