@@ -218,6 +218,7 @@ NETWORK_RULES = (
     *(_built_in(name, "encoder") for name in _OF_ENCODER),
     *(_built_in(name, "core") for name in _OF_CORE),
     _built_in("decoder_mlp_layers", "decoder"),
+    *idle_unless(_OF_CORE, "use_rnn"),
     refuse(
         ("model_kwargs", "encoder", "core", "decoder", "model"),
         lambda config: bool(config.model.model_kwargs) and not any(getattr(config.model, name) for name in NETWORKS),
@@ -253,6 +254,7 @@ OBJECTIVE_RULES = (
         ("vtrace_rho", "vtrace_pg_rho", "vtrace_c", "vtrace_lambda", "vtrace_adv_weighting", "vtrace_drop_last_ts"),
         "with_vtrace",
     ),
+    *idle_unless(("ppo_clip_low",), "policy_loss", lambda loss: loss == "ppo_clip", "ppo_clip"),
     *idle_unless(("target_update_interval", "target_tau", "target_worker_clip"), "use_target_net"),
     *idle_unless(("exploration_loss_coeff_schedule",), "exploration_loss", lambda loss: loss != "none", "entropy"),
 )
@@ -297,6 +299,12 @@ OPTIMIZER_RULES = (
     Rule(("value_lr_schedule",), lambda config: points_error(config.optim.value_lr_schedule)),
     Rule(("separate_value_optimizer", "actor_critic_share_weights", "use_rnn"), _critic_has_own_weights),
     at_most("lr_adaptive_min", "lr_adaptive_max"),
+    *idle_unless(
+        ("lr_schedule_kl_threshold", "lr_adaptive_min", "lr_adaptive_max"),
+        "lr_schedule",
+        KL_ADAPTIVE.__contains__,
+        KL_ADAPTIVE[0],
+    ),
     Rule(("optimizer",), _missing_package),
     *idle_unless(("value_lr", "value_lr_schedule"), "separate_value_optimizer"),
     *idle_unless(("adam_eps", "adam_beta1", "adam_beta2"), "optimizer", lambda kind: kind != "rmsprop", "adam"),

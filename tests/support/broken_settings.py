@@ -56,7 +56,7 @@ MUTATED = (
 # Each of these is wrong by itself, or belongs to another flag. The package of two optimizers is hidden in tests.
 ALONE = """
     experiment=a/b device=tpu num_envs_per_worker=3 batch_size=33 sampler_only=True benchmark_stage=learn
-    lr_schedule=linear_decay lr_adaptive_min=0.5 continuous_tanh_scale=2.0 save_milestones_sec=0.0
+    lr_schedule=linear_decay lr_adaptive_min=0.001 continuous_tanh_scale=2.0 save_milestones_sec=0.0
     autotune_batch=True minibatch_ring_size=2 learner_queue_policy=drop_oldest replay_proportion=0.5
     microbatch_size=100 ring_nonblocking=True replay_slots=10 replay_include_new=True max_replay_lag=5
     early_stop_kl=0.1 exploration_loss_coeff_schedule=5:0.1 kl_target=0.01 target_update_interval=8
@@ -65,6 +65,7 @@ ALONE = """
     rmsprop_momentum=0.5 rmsprop_tf_style=True weight_decay=0.1 use_cpc=True cpc_forward_steps=4
     cpc_time_subsample=4 cpc_forward_subsample=4 aux_loss_coeff=0.5 eval_workers=2 eval_episodes=5 eval_video=True
     rnd_coeff=1.0 rnd_gamma=0.9 rnd_share=0.5 rnd_first_only=False sync_momentum=0.5
+    lr_adaptive_max=0.1 lr_schedule_kl_threshold=0.1 rnn_type=lstm rnn_size=8 rnn_num_layers=2
     learner_devices=0,0 learner_devices=0,cpu
     eval_deterministic=False with_pbt=True opponent_snapshot_env_steps=5 opponent_sampling=pfsp opponent_share=0.3
     policy_mapping=split policy_mapping_episodes=1
@@ -122,6 +123,8 @@ BROKEN: list[Row] = [
     ("vtrace_adv_weighting", {"with_vtrace": False, "vtrace_adv_weighting": "none"}),
     ("vtrace_drop_last_ts", {"with_vtrace": False, "vtrace_drop_last_ts": True}),
     ("target_tau", {"use_target_net": True, "target_tau": 0.5, "use_spectral_norm": True}),
+    ("ppo_clip_low", {"policy_loss": "pg", "ppo_clip_low": 0.8}),
+    ("lr_adaptive_min", {"lr_schedule": "kl_adaptive_epoch", "lr_adaptive_min": 0.5}),
     ("value_lr_schedule", {**OWN_CRITIC, "value_lr_schedule": "linear"}),
     ("adam_eps", {"optimizer": "rmsprop", "adam_eps": 0.1}),
     ("adam_beta1", {"optimizer": "rmsprop", "adam_beta1": 0.1}),
