@@ -290,8 +290,20 @@ def _missing_package(config: Config) -> str | None:
     return f"needs the package {_EXTRA_MODULE}, which is not installed; run: {install_command('optimizers')}"
 
 
+def _something_is_learned(config: Config) -> str | None:
+    model, frozen = config.model, set(config.optim.freeze)
+    learned = {"model", "value"} if model.model else {"encoder", "policy", "value"}
+    if not model.model:
+        learned |= {"core"} if model.use_rnn else set()
+        learned |= {"decoder"} if model.decoder or model.decoder_mlp_layers else set()
+    if learned - frozen:
+        return None
+    return f"leaves nothing to learn: leave one of {', '.join(sorted(learned))} out"
+
+
 OPTIMIZER_RULES = (
     _only("freeze", "optim", PARTS, "part of a policy"),
+    Rule(("freeze", "use_rnn", "decoder_mlp_layers", "decoder", "model"), _something_is_learned),
     _only("init_parts", "checkpoint", PARTS, "part of a policy"),
     *idle_unless(("freeze_until",), "freeze", value="encoder"),
     *idle_unless(("init_parts",), "init_from", value="RUN"),

@@ -163,6 +163,8 @@ BROKEN: list[Row] = [
     ("decoder_mlp_layers", {"decoder": OWN, "decoder_mlp_layers": (8,)}),
     ("model_kwargs", {"model_kwargs": {"size": 8}}),
     ("freeze", {"freeze": ("head",)}),
+    ("freeze", {"freeze": ("encoder", "policy", "value")}),
+    ("freeze", {"freeze": ("encoder", "core", "policy", "value"), "use_rnn": True, "freeze_until": 100}),
     ("freeze_until", {"freeze_until": 100}),
     ("init_parts", {"init_from": "run", "init_parts": ("head",)}),
     ("init_parts", {"init_parts": ("encoder",)}),

@@ -208,7 +208,7 @@ def test_a_refusal_names_what_would_be_right(values: dict[str, Any], expected: s
     [
         {"max_sample_requests_in_flight_per_worker": 2, "gae_lambda": 0.9},
         {"lr_schedule": "kl_adaptive_epoch", "lr_adaptive_min": 0.001, "lr_adaptive_max": 0.001},
-        {"continuous_distribution": "squashed"},
+        {"continuous_distribution": "squashed", "freeze": ("encoder", "policy", "value"), "use_rnn": True},
         {"continuous_tanh_scale": 2.0, "adaptive_stddev": False, "normalize_input_keys": ("speed",)},
         *({"save_milestones_sec": seconds} for seconds in (0.001, -1.0)),
         {"lr_schedule": "linear_decay", "train_for_frames": 1_000_000},
