@@ -38,6 +38,10 @@ class Interrupted(Passing):
     """A signal arrived while ``Interrupts.raising``; not an Exception, so that nothing swallows it."""
 
 
+class TimeIsUp(Passing):
+    """Work of a block took longer than it may, see ``bounded``."""
+
+
 class Interrupts:
     """Context in which the handled signals are counted.
 
@@ -202,6 +206,28 @@ def signals_held_back(awaited: str = "") -> Iterator[None]:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for number in heard:
             signal.raise_signal(number)
+
+
+@contextlib.contextmanager
+def bounded(seconds: float) -> Iterator[None]:
+    """Raise TimeIsUp in what runs inside, once it has taken so long, and every second from then on.
+
+    For the main thread. Code in C that does not return is not ended, and Windows has no such timer.
+    """
+    if not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def end(signum: int, frame: FrameType | None) -> None:
+        raise TimeIsUp(f"{seconds:g} s are over")
+
+    handler = signal.signal(signal.SIGALRM, end)
+    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left, interval)
+        signal.signal(signal.SIGALRM, handler or signal.SIG_DFL)
 
 
 def _block(signums: Iterable[int]) -> set[int]:

@@ -15,7 +15,7 @@ import torch
 
 from sfactory.actor.actor_process import make_actor
 from sfactory.actor.setup import ActorSetup, close_envs, make_splits
-from sfactory.clock import Every
+from sfactory.clock import TIMEOUTS, Every
 from sfactory.config.population_rules import learning_policies
 from sfactory.config.schema import Config
 from sfactory.errors import ExitCode, Passing, SFactoryError, failure_text
@@ -27,7 +27,7 @@ from sfactory.learner.setup import LearnerSetup
 from sfactory.model.torch_state import OwnTorchState
 from sfactory.planning.plan import device_of
 from sfactory.process.orphans import new_children_end
-from sfactory.process.signals import Interrupted, stdout_to_stderr
+from sfactory.process.signals import Interrupted, TimeIsUp, bounded, stdout_to_stderr
 from sfactory.process.spawn import Spawner
 from sfactory.runner.context import Executor, RunContext
 from sfactory.seeds import Branch, seed_at, seed_libraries
@@ -42,6 +42,7 @@ from sfactory.system.gpu import use_device
 _log = logging.getLogger(__name__)
 
 _IDLE_BEATS = 120  # half a minute of turns in which no worker had anything to do
+_CLOSE_S = TIMEOUTS.stall  # for the envs at the end
 
 
 class TurnTaker(Protocol):
@@ -135,7 +136,7 @@ class SerialExecutor(Executor):
         done = False
         with contextlib.closing(self._reporter):
             try:
-                with self._watch, stdout_to_stderr(), processes_of_envs_end(self._context.spawner), self._sampling.envs:
+                with self._watch, stdout_to_stderr(), processes_of_envs_end(self._context.spawner), self._envs_closed():
                     if not self._context.observers.over:
                         self._make_workers()
                         self._announce_start()
@@ -150,6 +151,22 @@ class SerialExecutor(Executor):
                 interrupts.on_first = None
             self._reports.poll()
             return self._finish(failure, done)
+
+    @contextlib.contextmanager
+    def _envs_closed(self) -> Iterator[None]:
+        """Close the envs after the block. A signal, or the end of _CLOSE_S, ends a close() that does not return."""
+        interrupts = self._context.interrupts
+        try:
+            yield
+        finally:
+            before, interrupts.raising = interrupts.raising, True  # nothing is left to be saved
+            try:
+                with bounded(_CLOSE_S):
+                    self._sampling.envs.close()
+            except (Interrupted, TimeIsUp):
+                _log.warning("an env's close() does not return, and is left; nothing is lost")
+            finally:
+                interrupts.raising = before
 
     def _make_workers(self) -> None:
         """Make all workers. Until then signals raise Interrupted; later the first ends the turns, the second raises."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,11 +13,13 @@ import pytest
 import torch
 
 from sfactory.config.flags import config_of
+from sfactory.env.lifecycle import close_env
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
 from sfactory.planning.plan import plan_run
 from sfactory.process.signals import Interrupts
 from sfactory.process.spawn import Spawner
+from sfactory.runner import serial
 from sfactory.runner.context import RunContext
 from sfactory.runner.parallel import ParallelExecutor
 from sfactory.runner.serial import SerialExecutor, SerialSampling
@@ -71,6 +77,31 @@ def test_a_serial_run_saves_and_tells_its_result_whatever_an_env_has_left_behind
     assert saved == [executor]
     assert (outcome.status, outcome.summary.status) == ("failed", "failed")
     assert type(error).__name__ in str(outcome.error)
+
+
+class Unclosable:
+    """Its close() takes longer than a test may."""
+
+    def close(self) -> None:
+        time.sleep(600)
+
+
+@pytest.mark.parametrize("by_signal", [False, True])
+def test_a_serial_run_that_is_done_ends_although_an_env_does_not_close(
+    by_signal: bool, tmp_path: Path, interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serial, "_CLOSE_S", 300.0 if by_signal else 0.1)
+    monkeypatch.setattr(SerialExecutor, "_make_workers", lambda _: setattr(interrupts, "raising", False))
+    monkeypatch.setattr(SerialExecutor, "_train", lambda _: True)
+    executor = SerialExecutor(context_of(tmp_path, interrupts, serial_mode=True))
+    executor._sampling.envs.callback(close_env, Unclosable(), "env 0")
+    signalling = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
+
+    if by_signal:
+        signalling.start()
+    outcome = executor.run()
+
+    assert outcome.status == "done"
 
 
 def test_actions_are_drawn_from_another_seed_after_a_resume(
