@@ -8,6 +8,7 @@ of any statistics.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,9 +26,11 @@ from sfactory.env.conversion import (
     first_choices,
     has_legal_action,
 )
-from sfactory.errors import SFactoryError
+from sfactory.errors import SFactoryError, clean
 from sfactory.shared.trajectories import Array, Slot, all_true
 from sfactory.spec import EnvSpec
+
+_MOST_SHOWN = 100  # characters of a reward
 
 
 class BadActions(SFactoryError):
@@ -67,7 +70,7 @@ class DataValidator:
         reward[:] = rewards
         if not all_true(np.isfinite(reward, out=self._finite)):
             bad = [env for env in np.flatnonzero(~self._finite).tolist() if env not in batch.resumed]
-            self._count({env: Flaw(REWARD, f"is {rewards[env]:g}") for env in bad})
+            self._count({env: Flaw(REWARD, _shown(batch.rewards[env], rewards[env])) for env in bad})
             if bad:
                 batch.discard(bad)
             rewards[~self._finite] = reward[~self._finite] = 0.0
@@ -145,3 +148,9 @@ class DataValidator:
     def _agent(self, row: int) -> str:
         """Addition to errors about ``row`` in multi-agent envs."""
         return f", agent {self._agents[row % self._num_agents]!r}" if self._agents else ""
+
+
+def _shown(reward: Any, number: float) -> str:
+    """What is wrong with a ``reward`` that is ``number``, which is NaN also for what is no number."""
+    is_number = isinstance(reward, int | float | np.number)
+    return f"is {number:g}" if is_number else f"is {clean(repr(reward), _MOST_SHOWN)}, which is no finite number"

@@ -139,6 +139,25 @@ def test_each_kind_of_invalid_data_is_logged_once_with_env_and_key(caplog: pytes
     ]
 
 
+@pytest.mark.parametrize(
+    ("reward", "shown"),
+    [
+        (np.float32(-INF), "is -inf"),
+        (None, "is None, which"),
+        (np.ones(2), "is array([1., 1.]), which"),
+        ("a", "is 'a'"),
+    ],
+)
+def test_a_reward_that_is_no_number_is_named_as_the_env_returned_it(
+    reward: object, shown: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    split, _, slots = make_split([ScriptedEnv([], Faults(rewards={1: reward}))], EnvStock())
+
+    play(split, slots[:1])
+
+    assert caplog.messages[0].startswith(f"env 0 of sf-actor-0 returned invalid data: reward {shown}")
+
+
 def always_nan() -> ScriptedEnv:
     return ScriptedEnv([], Faults(rewards=dict.fromkeys(range(1, 1000), NAN)))
 
