@@ -32,7 +32,7 @@ from functools import partial
 from typing import Any
 
 from sfactory.actor.env_batch import BaseBatch, BeforeEach
-from sfactory.env.multi_agent import AgentsEnv, AgentsStep, Change, blank, require_agents
+from sfactory.env.multi_agent import AgentsEnv, AgentsStep, BadAgents, Change, blank, require_agents
 from sfactory.errors import EnvFaults, Passing
 
 
@@ -169,7 +169,11 @@ class MultiAgentBatch(BaseBatch):
         while True:
             try:
                 for index, (step, rows) in stepping:
-                    observations[rows], rewards[rows], change = step(actions[rows])
+                    shown, earned, change = step(actions[rows])
+                    if not len(shown) == len(earned) == self.agents:  # else the rows of all later envs would move
+                        gave = f"{len(shown)} observations and {len(earned)} rewards"
+                        raise BadAgents(f"step() gave {gave} for {self.agents} agents")
+                    observations[rows], rewards[rows] = shown, earned
                     if change is not None:
                         self._change(index, change)
                 break
@@ -256,6 +260,8 @@ class MultiAgentBatch(BaseBatch):
         return self.observations[self._slices[env]], [0.0] * self.agents, None
 
     def _begin(self, env: int, shown: Sequence[Any]) -> None:
+        if len(shown) != self.agents:
+            raise BadAgents(f"reset() gave {len(shown)} observations for {self.agents} agents")
         self.activities[env].begin(shown)
         self.observations[self._slices[env]] = [self._blank if obs is None else obs for obs in shown]
         self._partial.add(env)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 from sfactory.actor.multi_agent_split import MultiAgentSplit
+from sfactory.env.multi_agent import AgentsStep
 from sfactory.errors import EnvError, EnvFaults
 from sfactory.shared.trajectories import TrajectoryBuffer
 from tests.support.episodes import finished_episodes
@@ -62,6 +64,49 @@ def test_an_env_that_raises_in_a_step_is_recreated_and_its_rows_are_masked(caplo
     assert played.record.counts() == (1, 0)
     assert played.env.closed == 1
     assert "env 0 of sf-actor-0 raised RuntimeError: step 2 fails" in caplog.text
+
+
+class Forgetful(ScriptedAgents):
+    """Its second step, or its second reset, leaves out an agent."""
+
+    def __init__(self, what: str, **script: Any) -> None:
+        super().__init__(**script)
+        self._what, self._resets, self._steps = what, 0, 0
+
+    def reset(self, *, seed: int | None = None) -> list[Any]:
+        self._resets += 1
+        shown = super().reset(seed=seed)
+        return shown[:1] if (self._what, self._resets) == ("reset", 2) else shown
+
+    def step(self, actions: Sequence[Any]) -> AgentsStep:
+        self._steps += 1
+        shown, rewards, change = super().step(actions)
+        if self._steps == 2 and self._what == "rewards":
+            rewards = rewards[:1]
+        elif self._steps == 2 and self._what == "observations":
+            shown = shown[:1]
+        return shown, rewards, change
+
+
+@pytest.mark.parametrize("what", ["observations", "rewards"])
+def test_an_env_that_leaves_out_an_agent_is_recreated_and_moves_no_other_row(
+    what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    played = Played(Forgetful(what), ScriptedAgents(base=1000.0))
+
+    assert played.shown(0) == [0, 10, 1000, 1010, 1020]
+    assert played.shown(2) == [5, 15, 25, 35, 45]
+    assert played.valid() == [SECOND_MASKED] * 2
+    assert f"1 {what}" in caplog.text
+
+
+def test_an_env_that_leaves_out_an_agent_in_a_reset_is_recreated(caplog: pytest.LogCaptureFixture) -> None:
+    played = Played(Forgetful("reset", script={2: BOTH_END}), ScriptedAgents(base=1000.0))
+
+    assert played.shown(0) == [0, 10, 1000, 1010, 1020]
+    assert played.shown(2) == [5, 15, 25, 35, 45]
+    assert played.valid() == [[True] * T] * 2
+    assert "reset() gave 1 observations for 2 agents" in caplog.text
 
 
 @pytest.mark.parametrize(
