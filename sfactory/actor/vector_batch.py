@@ -59,6 +59,9 @@ class VectorEnvBatch(BaseBatch):
         self.broken = []
         try:
             self.observations, self.rewards, terminated, truncated, infos = self._steps[0](actions)
+            for what, values in (("rewards", self.rewards), ("terminated", terminated), ("truncated", truncated)):
+                if np.shape(values) != (self.size,):  # one number would be taken for that of each env
+                    raise ValueError(f"step() gave {what} of shape {np.shape(values)} for {self.size} envs")
             self.terminated = np.flatnonzero(terminated).tolist()
             self.truncated = np.flatnonzero(np.logical_and(truncated, np.logical_not(terminated))).tolist()
         except Passing:

@@ -223,6 +223,41 @@ def test_a_batch_of_another_shape_counts_for_all_envs_and_its_rewards_may_be_rea
 
 
 @pytest.mark.parametrize(
+    ("place", "given", "what"),
+    [
+        (1, np.ones(3), "rewards"),
+        (1, np.ones(1), "rewards"),
+        (2, np.ones(3, bool), "terminated"),
+        (3, True, "truncated"),
+    ],
+)
+def test_a_vector_env_that_answers_for_more_or_fewer_envs_is_recreated(
+    place: int, given: object, what: str, waits: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    class Odd(SyncVectorEnv):
+        steps = 0
+
+        def step(self, actions: Any) -> Any:
+            self.steps += 1
+            answer = list(super().step(actions))
+            answer[place] = given if self.steps == 2 else answer[place]
+            return tuple(answer)
+
+    stock = VectorStock("NextStep", GOOD, GOOD)
+    stock.made.append(Odd([ScriptedEnv, ScriptedEnv], autoreset_mode=AutoresetMode.NEXT_STEP))
+    record = FaultRecord(stock.make)
+    split = Split.of_envs(0, stock.made[0], SCALAR, T, record.handling)
+    split.reset([0, 0], "actor 0")
+    slots = used_slots(2)
+
+    play(split, slots[:1])
+
+    assert_rows(slots[0], 1, Rows([0, 1, 1000, 1001, 1002], (), (), (1,), (0, 2)))
+    assert record.counts() == (1, 0)
+    assert f"step() gave {what} of shape {np.shape(given)} for 2 envs" in caplog.text
+
+
+@pytest.mark.parametrize(
     ("faults", "error"), [(Faults(steps=[1]), Broken), (Faults(rewards={1: math.nan}), BadObservation)]
 )
 def test_without_fault_handling_faults_are_errors(faults: Faults, error: type[Exception]) -> None:
