@@ -79,13 +79,18 @@ class Interrupts:
             signal.signal(signum, handler)
 
     def restore(self) -> None:
-        """Restore the earlier handlers, even if signals came, in a process that continues. For the main thread."""
+        """Restore the earlier handlers, even if signals came, in a process that continues. For the main thread.
+
+        A second call does nothing.
+        """
         previous, self._previous = self._previous, {}
         for signum, handler in previous.items():
             if handler is not None:  # one that was not set by Python cannot be set again
                 signal.signal(signum, handler)
-        for fd in (self.wake_fd, self._wake_write):
-            os.close(fd)
+        fds, self.wake_fd, self._wake_write = (self.wake_fd, self._wake_write), -1, -1
+        for fd in fds:
+            if fd >= 0:  # a second call must not close what another file has become
+                os.close(fd)
 
     @property
     def exit_code(self) -> int:

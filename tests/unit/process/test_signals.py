@@ -32,6 +32,17 @@ def send(number: signal.Signals) -> None:
     os.kill(os.getpid(), number)
 
 
+def test_what_is_restored_twice_closes_no_file_of_others() -> None:
+    interrupts = Interrupts()
+    interrupts.restore()
+    others = os.pipe()
+
+    interrupts.restore()
+
+    for fd in others:
+        os.close(fd)  # raises OSError if it is closed
+
+
 def test_an_echo_of_a_signal_is_ignored(interrupts: Interrupts) -> None:
     interrupts.raising_again = True
 
