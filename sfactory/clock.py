@@ -46,11 +46,14 @@ class Awake:
 
     def __init__(self) -> None:
         self._looked_at, self.seconds = now(), 0.0
+        self.asleep_s = 0.0  # what passed between looks beside ``seconds``
 
     def look(self) -> float:
         """Seconds so far; call it at least every PAUSE_S."""
         moment = now()
-        self.seconds += min(moment - self._looked_at, PAUSE_S)
+        passed = moment - self._looked_at
+        self.seconds += min(passed, PAUSE_S)
+        self.asleep_s += max(0.0, passed - PAUSE_S)
         self._looked_at = moment
         return self.seconds
 

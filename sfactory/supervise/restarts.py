@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from sfactory.clock import now
+from sfactory.clock import Awake, now
 from sfactory.errors import ProcessesLost, SFactoryError, WorkerDied
 from sfactory.layout import is_actor, is_policy_worker
 from sfactory.shared.objects import SharedObjects
@@ -31,10 +31,13 @@ class StartupMonitor:
         self._boot_limit_s = max(_MIN_BOOT_S, limit_s)
         self._detector = HangDetector(self._is_late)
         self._hung: dict[str, str] = {}  # where actors were that were killed because they hung
+        self._awake = Awake()
+        self._asleep_before: dict[str, tuple[float, float]] = {}  # since when a child works, and asleep_s then
         self._tries: dict[str, int] = {}  # first resets of an actor that has not worked yet
 
     def look(self) -> SFactoryError | None:
         """Start actors that may start now, and end children that take too long; returns the failure, if any."""
+        self._awake.look()
         for child, where in self._detector.hung(self._process_group.booting()):
             state = child.state  # read after the stack: a child that is RUNNING by now is left alone
             if state >= State.RUNNING or child.name in self._hung:
@@ -80,8 +83,15 @@ class StartupMonitor:
     def _is_late(self, child: ChildProcess) -> bool:
         since = child.row.get("busy_since")
         if is_actor(child.name) and since:
-            return now() - since > self._limit_s
-        return now() - child.started_at > self._boot_limit_s
+            return self._seconds(child.name, since) > self._limit_s
+        return self._seconds(child.name, child.started_at) > self._boot_limit_s
+
+    def _seconds(self, name: str, since: float) -> float:
+        """How long a child has worked, without time in which all were stopped, by Ctrl-Z or a batch system."""
+        asleep_s = self._awake.asleep_s
+        if self._asleep_before.get(name, (0.0, 0.0))[0] != since:
+            self._asleep_before[name] = since, asleep_s
+        return now() - since - (asleep_s - self._asleep_before[name][1])
 
     def _never_ready(self, child: ChildProcess, where: str) -> WorkerDied:
         flag = f"--reset_timeout_seconds={self._limit_s:g}"

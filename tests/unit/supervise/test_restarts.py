@@ -86,6 +86,30 @@ def test_a_child_that_is_late_is_killed(
         assert re.search(f"^{name} hung here:\n.*\n{name} did not get ready within {words}", str(failure))
 
 
+def test_a_child_is_not_late_because_all_processes_were_stopped_meanwhile(
+    shared: SharedObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = 1000.0
+    for module in ("sfactory.clock", "sfactory.supervise.restarts"):
+        monkeypatch.setattr(f"{module}.now", lambda: at)
+    row = shared.status.row("sf-actor-0")
+    child = Child("sf-actor-0", row)
+    row.set("state", State.RESETTING)
+    row.set("busy_since", at)
+    group: Any = SimpleNamespace(booting=lambda: [child], start_actors=lambda: None)
+    boot = StartupMonitor(group, shared.status, limit_s=90.0)
+
+    for seconds in (1.0, 3600.0, *[1.0] * 80):
+        at += seconds
+        assert boot.look() is None
+    assert not child.killed
+
+    for _ in range(10):
+        at += 1.0
+        boot.look()
+    assert child.killed
+
+
 def supervisor_of(shared: SharedObjects) -> Supervisor:
     group: Any = SimpleNamespace(alive=[])
     interrupts: Any = None
