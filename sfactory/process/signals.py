@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import multiprocessing
 import os
 import signal
@@ -23,6 +24,8 @@ from sfactory.clock import now
 from sfactory.errors import Passing
 from sfactory.system.operating_system import POSIX, signal_number
 from sfactory.system.streams import say_at_once
+
+_log = logging.getLogger(__name__)
 
 # Batch systems send the last two before they kill: at a limit of the job, or of CPU time, which the kernel sends, too.
 _CPU_LIMIT = signal_number("SIGXCPU")
@@ -67,8 +70,21 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         for signum in _not_ignored():
-            self._previous[signum] = signal.signal(signum, self._ask if signum == QUESTION else self._handle)
+            self._previous[signum] = signal.signal(signum, self._handler_of(signum))
         return self
+
+    def take_back(self) -> None:
+        """Handle signals again that an env, or another library, has given handlers of its own: these would not save."""
+        for signum in self._previous:
+            if signal.getsignal(signum) != self._handler_of(signum):
+                signal.signal(signum, self._handler_of(signum))
+                _log.warning(
+                    "the env, or a library, had set a handler of its own for %s; it is not used, as the run saves then",
+                    signal.Signals(signum).name,
+                )
+
+    def _handler_of(self, signum: int) -> Callable[[int, FrameType | None], None]:
+        return self._ask if signum == QUESTION else self._handle
 
     def __exit__(self, *_: object) -> None:
         self.raising = self.raising_again = False

@@ -82,6 +82,7 @@ class ParallelExecutor(Executor):
     def _beat(self) -> bool:
         """Report, warn and advance PBT; True ends the run. Raises CannotSaveError if the run directory is lost."""
         self._context.run_dir.require_held()
+        self._context.interrupts.take_back()
         self._reporter.beat()
         self._stalls.look()
         self._status_dump.look(self._context.interrupts)

@@ -176,6 +176,7 @@ class SerialExecutor(Executor):
         seed_libraries(seed_at(seed, Branch.LIBRARIES, 0, generation, 0))
         self._learner_workers = [self._make_learner(policy) for policy in range(layout.num_policies)]
         self._sampling.make()
+        interrupts.take_back()
         interrupts.on_first = self._order_stop
         interrupts.raising_again = True
         interrupts.raising = False
@@ -220,6 +221,7 @@ class SerialExecutor(Executor):
                     raise self._pbt_driver.failure
             if beat.due():
                 context.run_dir.require_held()
+                context.interrupts.take_back()
                 self._reports.poll()
                 self._reporter.beat()
                 status_dump.look(context.interrupts)

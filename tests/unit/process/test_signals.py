@@ -32,6 +32,21 @@ def send(number: signal.Signals) -> None:
     os.kill(os.getpid(), number)
 
 
+def test_signals_are_counted_although_an_env_has_set_handlers_of_its_own(
+    interrupts: Interrupts, caplog: pytest.LogCaptureFixture
+) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    interrupts.take_back()
+    interrupts.take_back()
+    send(signal.SIGTERM)
+
+    assert interrupts.count == 1
+    assert [message.partition(";")[0] for message in caplog.messages] == [
+        "the env, or a library, had set a handler of its own for SIGTERM"
+    ]
+
+
 def test_what_is_restored_twice_closes_no_file_of_others() -> None:
     interrupts = Interrupts()
     interrupts.restore()
