@@ -114,6 +114,10 @@ class Orphans:
         self._memory = memory or NamedMemory()
         self.new: frozenset[int] = frozenset()
 
+    def keep(self, pids: Set[int]) -> None:
+        """``pids`` are not to end either."""
+        self._kept |= pids
+
     def look(self, at_once: bool = False) -> bool:
         """Ask new ones to end; kill all if there were some for TERM_S, or ``at_once``; returns whether any is left."""
         left = frozenset(pid for pid in children_of(os.getpid()) - self._kept if not has_ended(pid))
@@ -135,17 +139,39 @@ class Orphans:
         return f"left behind by an env, and ended: {named}"
 
 
+class Started:
+    """What envs start in this process. Between ``pause`` and ``resume`` others start processes, which do not end."""
+
+    def __init__(self) -> None:
+        self.orphans, self.finalizers = Orphans(kept=children_of(os.getpid())), set(_FINALIZERS)
+        self._paused: tuple[set[int], set[tuple[int | None, int]]] | None = None  # what there was
+
+    def pause(self) -> None:
+        """From now on it is not envs that start processes."""
+        self._paused = children_of(os.getpid()), set(_FINALIZERS)
+
+    def resume(self) -> None:
+        """From now on it is envs again. Without a pause it does nothing."""
+        if self._paused is not None:
+            children, finalizers = self._paused
+            self.orphans.keep(children_of(os.getpid()) - children)
+            self.finalizers |= set(_FINALIZERS) - finalizers
+            self._paused = None
+
+
 @contextlib.contextmanager
-def new_children_end() -> Iterator[None]:
+def new_children_end() -> Iterator[Started]:
     """End, after the block, all children that this process has got inside, the orphans among their descendants too."""
-    orphans, before = Orphans(kept=children_of(os.getpid())), set(_FINALIZERS)
+    started = Started()
+    orphans = started.orphans
     adopt_orphans()
     try:
-        yield
+        yield started
     finally:
+        started.resume()
         bound = Deadline(END_S)
         try:
-            ending = threading.Thread(target=_end_pools, args=(before,), name="pools-end", daemon=True)
+            ending = threading.Thread(target=_end_pools, args=(started.finalizers,), name="pools-end", daemon=True)
             ending.start()
             ending.join(_POOLS_S)
             while orphans.look() and not bound.passed:

@@ -108,6 +108,9 @@ class Sampling(Protocol):
     def turn(self) -> None:
         """Let them work; raises the fault that ends them."""
 
+    def at_work(self) -> contextlib.AbstractContextManager[None]:
+        """A block of turns, outside of which the program works."""
+
     def close(self) -> None:
         """End them, and close their envs."""
 
@@ -147,9 +150,10 @@ class Sampler:
         """
         self._area.clear()
         self._batcher.trained()
-        self._workers.turn()
-        while not self._batcher.advance(self._area, self._workers.wait_s):
+        with self._workers.at_work():
             self._workers.turn()
+            while not self._batcher.advance(self._area, self._workers.wait_s):
+                self._workers.turn()
         return self._area.trajectories()
 
     @property
@@ -223,9 +227,10 @@ class _TurnsHere:
         self._reports = parts.reports
         self._sampling = SerialSampling(parts.config, parts.shared, parts.seed, 0, parts.plan.device)
         with contextlib.ExitStack() as stack:
-            stack.enter_context(processes_of_envs_end(parts.spawner))
+            self._started = stack.enter_context(processes_of_envs_end(parts.spawner))
             stack.enter_context(self._sampling.envs)
             self._sampling.make()
+            self._started.pause()
             self._opened = stack.pop_all()
 
     def turn(self) -> None:
@@ -233,8 +238,18 @@ class _TurnsHere:
         self._sampling.turn()
         self._reports.poll()
 
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        """See Sampling. What the program starts meanwhile is no process of an env, and goes on."""
+        self._started.resume()
+        try:
+            yield
+        finally:
+            self._started.pause()
+
     def close(self) -> None:
         """See Sampling."""
+        self._started.resume()
         self._opened.close()
 
 
@@ -268,6 +283,10 @@ class Processes:
             raise self._supervisor.failure
         if not goes_on:
             raise SFactoryError("the processes of the sampler have ended, as it was closed")
+
+    def at_work(self) -> contextlib.AbstractContextManager[None]:
+        """See Sampling."""
+        return contextlib.nullcontext()
 
     def close(self) -> None:
         """See Sampling. Processes that do not end by themselves are killed after some seconds."""

@@ -26,7 +26,7 @@ from sfactory.learner.learner_process import LearnerWorker
 from sfactory.learner.setup import LearnerSetup
 from sfactory.model.torch_state import OwnTorchState
 from sfactory.planning.plan import device_of
-from sfactory.process.orphans import new_children_end
+from sfactory.process.orphans import Started, new_children_end
 from sfactory.process.signals import Interrupted, TimeIsUp, bounded, stdout_to_stderr
 from sfactory.process.spawn import Spawner
 from sfactory.runner.context import Executor, RunContext
@@ -56,12 +56,12 @@ class TurnTaker(Protocol):
 
 
 @contextlib.contextmanager
-def processes_of_envs_end(spawner: Spawner) -> Iterator[None]:
+def processes_of_envs_end(spawner: Spawner) -> Iterator[Started]:
     """End what envs have started inside, also if this process is killed. See NOTE [Processes of envs]."""
     spawner.envs_live_here(True)
     try:
-        with new_children_end():
-            yield
+        with new_children_end() as started:
+            yield started
     finally:
         spawner.envs_live_here(False)
 

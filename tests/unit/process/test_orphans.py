@@ -24,6 +24,26 @@ with new_children_end():
 assert not children_of(os.getpid())
 """
 
+OTHERS = """
+import multiprocessing, os, subprocess
+from sfactory.process.orphans import children_of, new_children_end
+
+with new_children_end() as started:
+    of_env = subprocess.Popen(["sleep", "60"])
+    started.pause()
+    own, pool = subprocess.Popen(["sleep", "60"]), multiprocessing.get_context("fork").Pool(1)
+    started.resume()
+    of_env_too = subprocess.Popen(["sleep", "60"])
+    started.pause()
+    own_too = subprocess.Popen(["sleep", "60"])
+assert (own.poll(), own_too.poll()) == (None, None)
+assert pool.map(abs, [-1]) == [1]
+assert children_of(os.getpid()).isdisjoint({of_env.pid, of_env_too.pid})
+for process in (own, own_too):
+    process.kill()
+pool.terminate()
+"""
+
 MAPPING = """
 import mmap, sys
 with open(sys.argv[1], "r+b") as file:
@@ -72,5 +92,11 @@ def test_pool_that_an_env_does_not_close_holds_up_neither_the_end_of_its_run_nor
     program = [sys.executable, "-c", POOL.format(killed=killed)]
 
     ended = subprocess.run(program, capture_output=True, text=True, timeout=60)
+
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_what_a_program_starts_between_batches_of_a_serial_sampler_does_not_end_with_it() -> None:
+    ended = subprocess.run([sys.executable, "-c", OTHERS], capture_output=True, text=True, timeout=60)
 
     assert ended.returncode == 0, ended.stderr
