@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import signal
 import stat
 import sys
 import time
 import traceback
 from pathlib import Path
+from types import TracebackType
 
 from sfactory.clock import Deadline
 from sfactory.errors import ExitCode
@@ -68,6 +70,7 @@ def split() -> None:
         if os.getppid() != watcher:  # it ended before the kernel was asked
             os._exit(int(ExitCode.FAULTS))
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        sys.excepthook = show_unless_interrupted
         return
     try:
         os.closerange(3, 1 + max(map(int, os.listdir("/proc/self/fd"))))  # the server's socket among them
@@ -80,6 +83,16 @@ def split() -> None:
         traceback.print_exc()
     finally:
         os._exit(int(ExitCode.DONE))
+
+
+def show_unless_interrupted(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print an exception, as Python does, but not that of a child for which main, interrupted, has sent no work."""
+    last = trace
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    where = "" if last is None else last.tb_frame.f_globals.get("__name__")
+    if not (issubclass(kind, EOFError | pickle.UnpicklingError) and where == "multiprocessing.spawn"):
+        sys.__excepthook__(kind, error, trace)
 
 
 def remove_sockets(folder: str) -> None:

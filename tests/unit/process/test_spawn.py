@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import logging
+import multiprocessing.spawn
 import os
 import signal
 import subprocess
@@ -20,11 +21,28 @@ from sfactory.process import spawn
 from sfactory.process.orphans import adopt_orphans, children_of
 from sfactory.process.spawn import ChildSpec, Spawner, child_main
 from sfactory.process.stack_dump import is_alive
+from sfactory.process.watcher import show_unless_interrupted
 from sfactory.shared.status import FailureBoard, StatusBoard, StatusRow
 from tests.support.processes import eventually
 from tests.support.terminal import Terminal
 
 WITHIN_S = 60.0
+
+
+@pytest.mark.parametrize(("sent", "shown"), [(b"", False), (b"\x80\x04\x95", False), (b"cnowhere\nnothing\n.", True)])
+def test_a_child_that_is_sent_no_work_as_main_was_interrupted_shows_no_traceback(
+    sent: bytes, shown: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, sent)
+    os.close(writing)
+
+    try:
+        multiprocessing.spawn._main(reading, reading)  # type: ignore[attr-defined]  # as a child of the fork server
+    except Exception as error:
+        show_unless_interrupted(type(error), error, error.__traceback__)
+
+    assert ("Traceback" in capfd.readouterr().err) == shown
 
 
 def leave_a_program(pids: Path) -> None:
