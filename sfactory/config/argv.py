@@ -173,6 +173,7 @@ def words_of(values: Mapping[str, object]) -> list[str]:
             continue
         try:
             plain = [_named(each) for each in value] if isinstance(value, list | tuple) else _named(value)
+            plain = _in_json(plain) if isinstance(plain, Mapping) else plain
         except ValueError as error:
             problems.append(f"--{name}: {error}")
             continue
@@ -207,6 +208,24 @@ def _named(value: object) -> object:
             "file a name such as my_train.py, or move it to a module, and import it from there"
         )
     return f"{module}:{name}"
+
+
+def _in_json(value: object) -> object:
+    """``value`` as JSON has it: numbers and arrays of numpy and torch as Python's. Raises ValueError if it has none."""
+    if callable(plain := getattr(value, "tolist", None)):
+        value = plain()
+    if isinstance(value, Mapping):
+        if odd := [key for key in value if not isinstance(key, str)]:
+            raise ValueError(f"{odd[0]!r} is a key that is no text, and a JSON object has no others")
+        return {key: _in_json(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_in_json(each) for each in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    kind = type(value).__qualname__
+    raise ValueError(f"a {kind} cannot be given in a mapping; give bools, numbers, texts, lists, mappings or None")
 
 
 def assignment(name: str, value: object) -> list[str]:

@@ -88,6 +88,19 @@ def test_values_become_words_that_mean_the_same() -> None:
     assert line.values == {**same, "decoder_mlp_layers": (9,), "gamma": 0.5, "num_epochs": 2, "train_dir": "/a b"}
 
 
+def test_a_mapping_reaches_the_env_as_json_has_it_or_is_refused() -> None:
+    given = {"scale": np.float32(0.5), "size": np.int64(3), "on": np.True_, "at": (np.zeros(2), Path("/a")), "no": None}
+
+    line = scan(words_of({"env_kwargs": given}), all_flags())
+
+    assert line.values["env_kwargs"] == {"scale": 0.5, "size": 3, "on": True, "at": [[0.0, 0.0], "/a"], "no": None}
+    with pytest.raises(ConfigError) as caught:
+        words_of({"env_kwargs": {"f": len}, "model_kwargs": {"levels": {1: "a"}}})
+    function, key = caught.value.problems
+    assert function.startswith("--env_kwargs: a builtin_function_or_method cannot be given")
+    assert key.startswith("--model_kwargs: 1 is a key that is no text")
+
+
 def test_values_that_no_flag_can_have_are_refused_all_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         words_of({"env": object(), "seed": {1}, "--gamma": 1, 3: 4})  # type: ignore[dict-item]
