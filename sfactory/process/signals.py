@@ -15,6 +15,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -43,6 +44,13 @@ class Interrupted(Passing):
 
 class TimeIsUp(Passing):
     """Work of a block took longer than it may, see ``bounded``."""
+
+
+class _Raised(Passing):
+    """What a handler of the program has raised, see ``handlers_are_heard``."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
 
 
 class Interrupts:
@@ -227,6 +235,34 @@ def signals_held_back(awaited: str = "") -> Iterator[None]:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for number in heard:
             signal.raise_signal(number)
+
+
+@contextlib.contextmanager
+def handlers_are_heard() -> Iterator[None]:
+    """What the program's own handlers of signals raise, such as KeyboardInterrupt, is raised by the block.
+
+    Without it, code inside that handles all that an env raises would take it for a fault of the env.
+    """
+    own = {signum: handler for signum in HANDLED if callable(handler := signal.getsignal(signum))}
+
+    def hear(signum: int, frame: FrameType | None) -> None:
+        try:
+            own[signal.Signals(signum)](signum, frame)
+        except Passing:
+            raise
+        except BaseException as error:
+            raise _Raised(error) from None
+
+    is_main = threading.current_thread() is threading.main_thread()  # handlers run, and are set, there alone
+    for signum in own if is_main else ():
+        signal.signal(signum, hear)
+    try:
+        yield
+    except _Raised as raised:
+        raise raised.error from None
+    finally:
+        for signum, handler in own.items() if is_main else ():
+            signal.signal(signum, handler)
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
 from sfactory.model.torch_state import OwnTorchState
 from sfactory.planning.plan import Plan
-from sfactory.process.signals import Interrupts
+from sfactory.process.signals import Interrupts, handlers_are_heard
 from sfactory.process.spawn import Spawner
 from sfactory.report.collector import ReportCollector
 from sfactory.runner.serial import SerialSampling, processes_of_envs_end
@@ -226,7 +226,7 @@ class _TurnsHere:
     def __init__(self, parts: Parts) -> None:
         self._reports = parts.reports
         self._sampling = SerialSampling(parts.config, parts.shared, parts.seed, 0, parts.plan.device)
-        with contextlib.ExitStack() as stack:
+        with handlers_are_heard(), contextlib.ExitStack() as stack:
             self._started = stack.enter_context(processes_of_envs_end(parts.spawner))
             stack.enter_context(self._sampling.envs)
             self._sampling.make()
@@ -243,14 +243,16 @@ class _TurnsHere:
         """See Sampling. What the program starts meanwhile is no process of an env, and goes on."""
         self._started.resume()
         try:
-            yield
+            with handlers_are_heard():
+                yield
         finally:
             self._started.pause()
 
     def close(self) -> None:
         """See Sampling."""
         self._started.resume()
-        self._opened.close()
+        with handlers_are_heard():
+            self._opened.close()
 
 
 class Processes:

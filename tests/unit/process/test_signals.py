@@ -15,8 +15,17 @@ from collections.abc import Iterator
 import pytest
 
 from sfactory.clock import now
+from sfactory.errors import Passing
 from sfactory.launch.tied_process import tied_command
-from sfactory.process.signals import ECHO_S, FOR_MAIN, Interrupted, Interrupts, leave_signals_to_main, signals_held_back
+from sfactory.process.signals import (
+    ECHO_S,
+    FOR_MAIN,
+    Interrupted,
+    Interrupts,
+    handlers_are_heard,
+    leave_signals_to_main,
+    signals_held_back,
+)
 
 
 @pytest.fixture
@@ -45,6 +54,29 @@ def test_signals_are_counted_although_an_env_has_set_handlers_of_its_own(
     assert [message.partition(";")[0] for message in caplog.messages] == [
         "the env, or a library, had set a handler of its own for SIGTERM"
     ]
+
+
+def test_ctrl_c_passes_code_that_handles_all_that_an_env_raises() -> None:
+    faults: list[BaseException] = []
+
+    def step() -> None:
+        with handlers_are_heard():
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except Passing:
+                raise
+            except BaseException as error:
+                faults.append(error)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            step()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+    assert faults == []
 
 
 def test_what_is_restored_twice_closes_no_file_of_others() -> None:
