@@ -7,17 +7,20 @@ different moments of their rollouts.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from sfactory.actor.env_restarts import StopOrdered
 from sfactory.actor.multi_agent_batch import MultiAgentBatch
 from sfactory.actor.split import Split
 from sfactory.actor.vector_batch import VectorEnvBatch
 from sfactory.clock import BLOCK_S, Deadline
 from sfactory.env.legal_actions import LegalActions
+from sfactory.errors import EnvFaults, Passing
 from sfactory.shared.control import Control
 from sfactory.shared.status import StatusRow, Stopwatch
 
@@ -26,8 +29,19 @@ def warm_up(split: Split, env: int, steps: int, seed: int, control: Control, row
     """Take ``steps`` random actions in env ``env`` of a freshly reset split; ends early if a stop is ordered.
 
     An episode that ends meanwhile is followed by a reset and is not reported. The episode that runs in the end keeps
-    what it has gathered: its return and length will be those of the whole episode.
+    what it has gathered: its return and length will be those of the whole episode. An env that fails is recreated, as
+    in later steps, and begins with a new episode.
     """
+    try:
+        _take_steps(split, env, steps, seed, control, row)
+    except (EnvFaults, Passing):
+        raise
+    except BaseException as error:  # foreign code may raise anything
+        with contextlib.suppress(StopOrdered):  # the actor sees the stop itself
+            split.batch.recreate(env, error)
+
+
+def _take_steps(split: Split, env: int, steps: int, seed: int, control: Control, row: StatusRow) -> None:
     batch = split.batch
     assert not isinstance(batch, VectorEnvBatch), "envs of a vector env cannot be stepped one by one"
     game, activity = batch.envs[env], batch.activities[env] if isinstance(batch, MultiAgentBatch) else None

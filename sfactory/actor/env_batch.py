@@ -165,6 +165,11 @@ class BaseBatch(abc.ABC):
         if self._unproven:
             self._prove()
 
+    def recreate(self, env: int, error: BaseException) -> None:
+        """``env`` raised ``error`` while it was stepped from outside: put a new one in its place."""
+        self._recreate(env, error)
+        self._settle()
+
     def close(self, name: str) -> None:
         """Close every env of the batch called ``name``; an exception of one is logged and does not stop the others."""
         for index, env in enumerate(self.envs):

@@ -15,7 +15,10 @@ from sfactory.shared.status import StatusBoard, StatusRow, Stopwatch
 from sfactory.shared.trajectories import TrajectoryBuffer
 from tests.support.episodes import finished_episodes
 from tests.support.parts import SCALAR, small_layout
-from tests.support.scripted_env import Episode, ScriptedEnv, obs_at
+from tests.support.scripted_env import EnvStock, Episode, Faults, ScriptedEnv, obs_at
+from tests.unit.actor.test_env_faults import make_split, waits
+
+__all__ = ["waits"]
 
 T = 4
 
@@ -83,6 +86,26 @@ def test_after_an_episode_that_ends_with_the_last_random_step_the_slot_starts_wi
     warm_up(split, 0, 5, 7, Control(1), row)
 
     assert first_rows_of_a_slot(split)[:, 0].tolist() == [True, False, False, False, False]
+
+
+@pytest.mark.parametrize("faults", [Faults(steps=[3]), Faults(resets=[2]), Faults(shown={5: np.zeros(2)})], ids=str)
+def test_an_env_that_fails_in_its_random_steps_is_recreated(faults: Faults, row: StatusRow, waits: list[float]) -> None:
+    env = ScriptedEnv([(2, "terminated")] if faults.resets else [], faults)
+    split, record, _ = make_split([env, ScriptedEnv()], EnvStock())
+
+    warm_up(split, 0, 5, 7, Control(1), row)
+
+    assert env.closed
+    assert record.counts() == (1, 0)
+    assert [obs[0] for obs in split.batch.observations] == [1000, 0]
+    assert first_rows_of_a_slot(split)[0].tolist() == [True, True]
+
+
+def test_a_stop_while_an_env_is_recreated_ends_the_random_steps(row: StatusRow) -> None:
+    split, record, _ = make_split([ScriptedEnv([], Faults(steps=[1]))], EnvStock())
+    record.control.order_stop(Stop.SAVE)
+
+    warm_up(split, 0, 5, 7, Control(1), row)
 
 
 def test_a_stop_ends_the_random_steps(row: StatusRow) -> None:
