@@ -38,7 +38,7 @@ def test_a_child_that_is_sent_no_work_as_main_was_interrupted_shows_no_traceback
     os.close(writing)
 
     try:
-        multiprocessing.spawn._main(reading, reading)  # type: ignore[attr-defined]  # as a child of the fork server
+        multiprocessing.spawn._main(reading, reading)  # as a child of the fork server
     except Exception as error:
         show_unless_interrupted(type(error), error, error.__traceback__)
 
