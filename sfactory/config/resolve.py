@@ -8,7 +8,7 @@ that the user has not set are fitted to those that are.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -41,7 +41,7 @@ from sfactory.config.saved_config import (
 )
 from sfactory.config.schema import AUTO, Config
 from sfactory.config.trust import TRUST, untrusted
-from sfactory.config.validation import check_env_name, find_problems, warnings_of
+from sfactory.config.validation import Problem, check_env_name, find_problems, warnings_of
 from sfactory.errors import ConfigError, named
 from sfactory.system.cores import Cores
 
@@ -287,11 +287,21 @@ def _check(
     """Add the problems of the values themselves, of the environment's name, and of resuming."""
     values = values_of(config)
     frozen = {name for name in FROZEN.intersection(saved.values) if saved.values[name] != values[name]}
-    for problem in find_problems(config, findings.broken, findings.chosen, several_ranks):
-        source = sources[problem.flags[0]]
-        if source in _SAVED and not frozen.isdisjoint(problem.flags):
+
+    def found(config: Config) -> list[Problem]:
+        return find_problems(config, findings.broken, findings.chosen, several_ranks)
+
+    def left_out(problem: Problem, name: str) -> str:
+        """How a flag that the user did not type is left out; "" if that does not solve the problem."""
+        default = all_flags()[name].default
+        may_change = name not in FROZEN or sources[name] not in _SAVED
+        is_solved = problem.flags not in [other.flags for other in found(config_of({**values, name: default}))]
+        return f"; to leave it out: {assigned(name, default)}" if may_change and is_solved else ""
+
+    for problem in found(config):
+        if sources[problem.flags[0]] in _SAVED and not frozen.isdisjoint(problem.flags):
             continue  # the run's own value is fine with the one that must be kept, see ``check_resume``
-        findings.problems.append(problem.text + _origin(problem.flags[0], source))
+        findings.problems.append(problem.text + _origin(problem, values, sources, left_out))
     if config.run.learner_devices and "device" in findings.chosen:
         both = f"{assigned('device', config.run.device)}: {assigned('learner_devices', config.run.learner_devices)}"
         findings.problems.append(f"{both} names the devices; leave one of the two out")
@@ -305,12 +315,18 @@ def _check(
             findings.problems += error.problems
 
 
-def _origin(name: str, source: str) -> str:
-    """Where a refused value comes from, unless the user typed it or it is the schema's, and what overrides a family."""
-    if source in (DEFAULT, COMMAND_LINE):
-        return ""
-    override = f"; to leave it out: {assigned(name, all_flags()[name].default)}" if source.startswith(FAMILY) else ""
-    return f" (this value comes from: {source}{override})"
+def _origin(
+    problem: Problem, values: Mapping[str, object], sources: Mapping[str, str], left_out: Callable[[Problem, str], str]
+) -> str:
+    """Where a refused value comes from if the user did not type it, or else a value that it does not go with."""
+    typed = (DEFAULT, COMMAND_LINE)
+    blamed, *others = problem.flags
+    if (source := sources[blamed]) not in typed:
+        return f" (this value comes from: {source}{left_out(problem, blamed) * source.startswith(FAMILY)})"
+    for name in others:
+        if sources[name] not in (*typed, CONFIG_FILE) and (advice := left_out(problem, name)):
+            return f" ({assigned(name, values[name])} comes from: {sources[name]}{advice})"
+    return ""
 
 
 def _help(topic: str, env: str) -> str:

@@ -443,6 +443,28 @@ def test_refusing_a_default_of_an_env_family_names_what_leaves_it_out() -> None:
     assert found.startswith("--rnd=True: there is room for one auxiliary loss")
     assert found.endswith("(this value comes from: env family minigrid; to leave it out: --rnd=False)")
     assert read(doors, "--use_cpc=True", "--rnd=False").config.algo.use_cpc
+    (found,) = refused(doors, "--flatten_obs=True")
+    mission = "--ignore_obs_keys mission comes from: env family minigrid; to leave it out: --ignore_obs_keys="
+    assert found.endswith(f"leave this or --ignore_obs_keys out ({mission})")
+    assert read(doors, "--flatten_obs=True", "--ignore_obs_keys=").config.wrappers.flatten_obs
+
+
+def test_refusing_a_default_of_an_env_family_does_not_name_another_value_that_is_refused() -> None:
+    found = refused("--env=retro:Airstriker-Genesis-v0", "--serial_mode=True")[0]
+
+    assert found.startswith("--num_workers=4: must be 1")
+    assert found.endswith("(this value comes from: env family retro)")
+
+
+def test_a_typed_flag_that_does_not_go_with_a_saved_one_is_answered_with_what_leaves_that_out() -> None:
+    save_run(PLAIN_ENV, "--num_batches_to_accumulate=0")
+    replay = ["--experiment=old", "--replay_proportion=1", "--replay_slots=100"]
+
+    (found,) = refused(*replay)
+
+    advice = "to leave it out: --num_batches_to_accumulate=2)"
+    assert found.endswith(f"(--num_batches_to_accumulate=0 comes from: given at an earlier start; {advice}")
+    assert read(*replay, "--num_batches_to_accumulate=2").config.learner.replay_proportion == 1
 
 
 def test_a_tuned_run_keeps_autotune_as_the_source_of_its_settings() -> None:
