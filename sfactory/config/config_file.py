@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_type_hints
 
@@ -15,6 +15,7 @@ from sfactory.atomic import read_bytes
 from sfactory.config.ancestors import ancestor_hint
 from sfactory.config.argv import CONFIG_FLAG
 from sfactory.config.flags import Reading, all_flags, assigned, did_you_mean, shown, strict_json
+from sfactory.config.saved_config import PRINTED
 from sfactory.config.schema import Config
 
 _MOST_DEPTH = 50
@@ -26,9 +27,13 @@ _FORMS: Mapping[str, tuple[str, Callable[[str], object]]] = {
 
 @dataclass
 class ConfigFile(Reading):
-    """The content of the file. ``of_run``: it is the config.json of a run, which holds every flag, chosen or not."""
+    """The content of the file. ``of_run``: it is the config.json of a run, which holds every flag, chosen or not.
+
+    printed: by flag, its source at the time of ``--print_config`` if the file was printed so.
+    """
 
     of_run: bool = False
+    printed: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_config_file(path: str) -> ConfigFile:
@@ -50,7 +55,9 @@ def read_config_file(path: str) -> ConfigFile:
     if not isinstance(data, Mapping):
         return ConfigFile(problems=[f"{where}: must be a mapping of flag names, with lines like gamma: 0.99"])
     if "format_version" in data and isinstance(data.get("config"), Mapping):
-        return _read_mapping(where, data["config"], ConfigFile(of_run=True))
+        sources = data.get("sources") if data.get(PRINTED) is True else None
+        printed = {str(name): str(source) for name, source in sources.items()} if isinstance(sources, Mapping) else {}
+        return _read_mapping(where, data["config"], ConfigFile(of_run=True, printed=printed))
     return _read_mapping(where, data, ConfigFile())
 
 

@@ -115,9 +115,7 @@ def read_command_line(argv: Sequence[str], several_ranks: bool = False) -> Resol
     _judge_algo(line.words.get(ALGO_FLAG), findings)
     saved = _saved_run(given, findings)
     layers = _layers(line, file, saved, findings)
-    values = {name: value for layer in layers.values() for name, value in layer.items()}
-    sources = {name: source for source, layer in layers.items() for name in layer}
-    values |= fitted(values, _free(sources))
+    values, sources = _merged(layers)
     if values["pbt_dir"]:  # a run may be resumed from another current directory
         values["pbt_dir"] = str(Path(str(values["pbt_dir"])).absolute())
     config = config_of(values)
@@ -129,7 +127,8 @@ def read_command_line(argv: Sequence[str], several_ranks: bool = False) -> Resol
     if prints:
         print(config_json(config, sources), flush=True)
         raise SystemExit(0)
-    return Resolved(config, sources, findings.warnings, frozenset(given) | _of_sources(saved, *_GIVEN).keys())
+    chosen = {*layers[CONFIG_FILE], *layers[COMMAND_LINE], *_of_sources(saved, *_GIVEN)}
+    return Resolved(config, sources, findings.warnings, frozenset(chosen))
 
 
 def with_critic_group(resolved: Resolved, has_groups: bool) -> Resolved:
@@ -169,7 +168,7 @@ def _untrusted(
         return []
     files: dict[str, Path | str] = {name: saved.path for name, source in sources.items() if source in _SAVED}
     if of_run:
-        files |= {name: path for name, source in sources.items() if source == CONFIG_FILE}
+        files |= {name: path for name in file.values if name not in line.values}
     return untrusted(values, files)
 
 
@@ -209,14 +208,33 @@ def _layers(
     findings.warnings += search.warnings
     if search.family is not None:
         layers[f"{FAMILY} {search.family.name}"] = _family_defaults(search.family, env, findings)
+    chosen = _without_defaults(file, layers)
     return {
         **layers,
         SAVED_RUN: saved.resumable,
         GIVEN_EARLIER: _of_sources(saved, *_GIVEN),
         AUTOTUNE: _of_sources(saved, AUTOTUNE),
-        CONFIG_FILE: file.values,
+        CONFIG_FILE: chosen,
         COMMAND_LINE: line.values,
     }
+
+
+def _without_defaults(file: ConfigFile, defaults: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
+    """What the config file gives; of --print_config without the ``defaults`` of schema and family that it has as well.
+
+    They stay defaults, as in the command that has printed it: what fits the env takes their place.
+    """
+    unsure = {name for name, source in file.printed.items() if source == DEFAULT or source.startswith(FAMILY)}
+    chosen = {name: value for name, value in file.values.items() if name not in unsure}
+    values, _ = _merged({**defaults, CONFIG_FILE: chosen})
+    return {name: value for name, value in file.values.items() if name in chosen or value != values[name]}
+
+
+def _merged(layers: Mapping[str, Mapping[str, object]]) -> tuple[dict[str, object], dict[str, str]]:
+    """The values of all flags, and their sources."""
+    values = {name: value for layer in layers.values() for name, value in layer.items()}
+    sources = {name: source for source, layer in layers.items() for name in layer}
+    return values | fitted(values, _free(sources)), sources
 
 
 def _of_sources(saved: SavedConfig, *sources: str) -> dict[str, object]:

@@ -35,6 +35,7 @@ from sfactory.errors import ConfigError, ResourceError
 CONFIG_NAME, RUN_NAME, METRICS_NAME = "config.json", "run.json", "metrics.jsonl"
 SUMMARY_NAME, LOG_NAME, VIDEOS_NAME = "summary.json", "sf_log.txt", "videos"
 FORMAT_VERSION = 1
+PRINTED = "printed"  # true in what ``config_json`` makes, whose defaults may depend on the env
 
 
 def checkpoint_folder(run_dir: Path, policy: int) -> Path:
@@ -104,7 +105,7 @@ def write_config(run_dir: Path, config: Config, sources: Mapping[str, str]) -> P
 
 def config_json(config: Config, sources: Mapping[str, str]) -> str:
     """What ``--config`` reads from a .json file: all values, with their sources."""
-    content = {"format_version": FORMAT_VERSION, "config": values_of(config), "sources": dict(sources)}
+    content = {"format_version": FORMAT_VERSION, PRINTED: True, "config": values_of(config), "sources": dict(sources)}
     return json.dumps(content, indent=2, default=dict)
 
 

@@ -21,6 +21,7 @@ from sfactory.config.help_text import ESSENTIAL
 from sfactory.config.import_strings import find_object, objects_of_program
 from sfactory.config.resolve import Resolved, fitted_to_agents, with_critic_group
 from sfactory.config.saved_config import write_config
+from sfactory.config.task_defaults import with_task_defaults
 from sfactory.errors import ConfigError
 from sfactory.experiment.saved_policy import require_same_env
 from tests.support.command_line import PLAIN_ENV, read, refused
@@ -599,6 +600,25 @@ def test_the_printed_config_has_all_values_with_their_sources_and_is_a_config_fi
     assert read("--config=printed.json").config == read(*asked, "--seed=1").config
     assert refused(*asked, "--print_config", "--gama=1") == ["--gama: unknown flag; did you mean --gamma?"]
     assert not Path("train_dir").exists()
+
+
+def test_defaults_of_a_printed_config_stay_defaults_and_what_was_edited_there_does_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = [PLAIN_ENV, "--rollout=50"]
+    with pytest.raises(SystemExit):
+        read(*asked, "--print_config")
+    content = json.loads(capsys.readouterr().out)
+    Path("printed.json").write_text(json.dumps(content))
+    content["config"]["num_epochs"] = 3
+    Path("edited.json").write_text(json.dumps(content))
+    direct, again = (with_task_defaults(read(*argv), "vector", None) for argv in (asked, ["--config=printed.json"]))
+    edited = with_task_defaults(read("--config=edited.json"), "vector", None)
+
+    assert again.config == direct.config
+    assert again.given == direct.given
+    assert (edited.config.learner.num_epochs, edited.config.learner.num_batches_per_epoch) == (3, 8)
+    assert (direct.config.learner.num_epochs, direct.config.sampling.rollout) == (6, 50)
 
 
 def test_a_command_that_lacks_a_flag_says_that_another_has_it() -> None:
