@@ -21,6 +21,7 @@ from sfactory.model.precision import torch_dtype
 from sfactory.spec import EnvSpec
 
 _ROWS, _STEPS, _RESET_AT, _HELD_AT = 3, 5, 2, 3
+_MOST_VALUES = 2**31  # that random integers are drawn from: all 2**64 would be too many for NumPy
 _CLOSE = 1e-3  # of two ways to compute the same in float32
 
 
@@ -167,7 +168,8 @@ def _observations(spec: EnvSpec) -> dict[str, Tensor]:
         if leaf.is_mask:
             values: Any = np.ones(shape)
         elif leaf.sizes:
-            values = np.resize(leaf.starts, leaf.shape) + random.integers(np.resize(leaf.sizes, leaf.shape), size=shape)
+            sizes = np.resize([min(size, _MOST_VALUES) for size in leaf.sizes], leaf.shape)
+            values = np.resize(leaf.starts, leaf.shape) + random.integers(sizes, size=shape)
         else:
             values = random.standard_normal(shape) if leaf.dtype.startswith("float") else random.integers(2, size=shape)
         obs[path] = torch.from_numpy(np.asarray(values)).to(torch_dtype(leaf.dtype))

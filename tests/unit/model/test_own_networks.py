@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 from sfactory.action_heads import BoxHead, DiscreteHead
 from sfactory.config.schema import ModelConfig
@@ -73,6 +74,15 @@ def test_unrolled_network_equals_single_steps_and_learns(name: str, spec: EnvSpe
     torch.testing.assert_close(found, torch.stack(values), rtol=1e-4, atol=1e-4)
     (unrolled.dist_params.square().sum() + unrolled.values.square().sum()).backward()
     assert all(parameter.grad is not None for parameter in model.parameters() if parameter.requires_grad)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_observations_of_all_whole_numbers_of_64_bits_are_read(dtype: Any) -> None:
+    limits = np.iinfo(dtype)
+    space = spaces.Box(limits.min, limits.max, (6,), dtype)
+    spec = EnvSpec.of_spaces(space, spaces.Discrete(3)).for_model(GOOD["encoder"])
+
+    assert checked_model(spec, GOOD["encoder"]).obs_normalizer is not None
 
 
 @pytest.mark.parametrize("share", [True, False])
