@@ -28,6 +28,9 @@ def action_reader(space: spaces.Space[Any], heads: Sequence[ActionHead], prefix:
     heads: ``EnvSpec.actions``. Discrete actions are numpy integers, as ``space.sample()`` gives them.
     """
     base = f"{prefix}/" if prefix else ""
+    if isinstance(space, spaces.Dict | spaces.Tuple) and not space.spaces:  # beside others
+        nothing = dict if isinstance(space, spaces.Dict) else tuple
+        return lambda rows: [nothing() for _ in next(iter(rows.values()))]
     if isinstance(space, spaces.Dict):
         names = list(space.spaces)
         readers = [action_reader(child, heads, f"{base}{name}") for name, child in space.spaces.items()]

@@ -119,6 +119,14 @@ def test_actions_of_containers_are_nested_as_the_space() -> None:
     assert (second["a"][0].tolist(), second["a"][1]["b"].tolist()) == ([0, 1], [1, -1])
 
 
+def test_containers_without_actions_stand_beside_others() -> None:
+    space = spaces.Dict({"jump": spaces.Discrete(2), "no": spaces.Dict(), "none": spaces.Tuple([])})
+
+    actions = action_reader(space, heads_of(space))({"jump": np.array([0, 1])})
+
+    assert actions == [{"jump": jump, "no": {}, "none": ()} for jump in (0, 1)]
+
+
 def test_the_unit_interval_of_the_policy_becomes_the_bounds_of_each_dimension() -> None:
     low, high = np.array([0, -50, 0], np.float32), np.array([1000, 10, np.inf], np.float32)
     space = spaces.Box(low, high)
