@@ -248,11 +248,11 @@ def _without_time_limit(env: Env) -> Env:
 def _by_leaf(
     space: spaces.Space[Any],
     change: Callable[[str, spaces.Space[Any]], Changed | None],
-    path: tuple[str, ...] = (),
+    path: tuple[object, ...] = (),
 ) -> tuple[spaces.Space[Any], Read | None]:
     """``space`` with other leaves, where ``change`` gives them, and how its observations are made; None: as they are.
 
-    Leaves are those of Dicts, and their paths as in EnvSpec.
+    Leaves and their paths are those of EnvSpec.
     """
     if isinstance(space, spaces.Dict):
         parts = {key: _by_leaf(child, change, (*path, key)) for key, child in space.spaces.items()}
@@ -261,9 +261,21 @@ def _by_leaf(
             return space, None
         new = spaces.Dict({key: child for key, (child, _) in parts.items()})
         return new, lambda obs: {**obs, **{key: read(obs[key]) for key, read in reads.items()}}
+    if isinstance(space, spaces.Tuple):
+        entries = [_by_leaf(child, change, (*path, index)) for index, child in enumerate(space.spaces)]
+        if all(read is None for _, read in entries):
+            return space, None
+        new_reads = [read or _as_it_is for _, read in entries]
+        return spaces.Tuple([child for child, _ in entries]), lambda obs: tuple(
+            read(entry) for read, entry in zip(new_reads, obs, strict=True)
+        )
     if path[:1] == (MASK_KEY,):
         return space, None
     return change(key_of(path, OBS_KEY), space) or (space, None)
+
+
+def _as_it_is(obs: Any) -> Any:
+    return obs
 
 
 def _with_images(

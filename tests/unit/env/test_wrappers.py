@@ -22,6 +22,7 @@ from sfactory.config.flags import config_of
 from sfactory.config.schema import WrapperConfig
 from sfactory.env.factory import SPANS_FRAMES, EnvFactory
 from sfactory.env.legal_actions import LegalActions
+from sfactory.env.wrappers import wrapped
 from sfactory.errors import EnvError
 from sfactory.packages import install_command
 from sfactory.planning.env_inspection import inspect_env
@@ -101,6 +102,24 @@ def test_leaves_of_a_dict_are_stacked_and_memory_that_the_env_uses_again_is_not_
     assert [shown[0]["seen"][-1, 0] for shown in steps] == [0, 1, 2]
     assert np.array_equal(steps[1][0]["back"]["planes"][0], steps[0][0]["back"]["planes"][1])
     assert steps[0][0]["action_mask"].shape == (3,)
+
+
+def test_leaves_of_a_tuple_are_wrapped_as_those_of_a_dict() -> None:
+    class Paired(gymnasium.ObservationWrapper[Any, Any, Any]):
+        def __init__(self, env: Env) -> None:
+            super().__init__(env)
+            seen: Any = env.observation_space
+            self.observation_space = gymnasium.spaces.Tuple([seen["level"], seen["front"]])
+
+        def observation(self, obs: Any) -> Any:
+            return obs["level"], obs["front"]
+
+    flags = WrapperConfig(obs_grey=True, obs_resize=(12, 10), env_framestack=3)
+    single, paired = wrapped(made(SIGHTS), flags), wrapped(Paired(made(SIGHTS)), flags)
+
+    for mine, theirs in zip(played(paired, [0, 1, 2]), played(single, [0, 1, 2]), strict=True):
+        assert paired.observation_space.contains(mine[0])
+        np.testing.assert_equal(mine[0], (theirs[0]["level"], theirs[0]["front"]))
 
 
 def test_sticky_actions_are_drawn_by_the_seed_of_the_env_even_if_it_ignores_that() -> None:
