@@ -246,6 +246,8 @@ class ObsChecks:
             if isinstance(value, np.ndarray | np.generic) and not np.can_cast(value.dtype, leaf.dtype):
                 text = f"{where}: observation {key!r} has dtype {value.dtype}, and its space {leaf.dtype}"
                 add("violation", "obs.dtype", text, f"return {_in_obs(path)}.astype(np.{leaf.dtype})", key)
+            elif values.dtype.kind == "f":  # numbers of Python, too, are compared as the space rounds its bounds
+                values = values.astype(leaf.dtype)
             outside = (values < leaf.low) | (values > leaf.high)
         elif isinstance(leaf, spaces.MultiBinary):
             outside = (values != 0) & (values != 1)

@@ -16,7 +16,7 @@ from sfactory.env.info_masks import InfoMaskAgentsEnv, InfoMaskEnv, InfoMaskVect
 from sfactory.env.legal_actions import LegalActions, legal_rows
 from sfactory.env.multi_agent import AgentsEnv
 from sfactory.env.multi_agent_adapters import ListedAgents, ParallelAgents, TurnAgents, UnequalAgents, agents_env_of
-from sfactory.env.vector import single_spaces
+from sfactory.env.vector import autoreset_mode, single_spaces
 from sfactory.env.wrappers import WrappedAgents
 from sfactory.errors import EnvError
 from sfactory.planning.checked_envs import checked, spec_of
@@ -141,12 +141,15 @@ class _VectorPlay(Play):
 def play_of(env: Any, inspector: Inspector, may_mask: bool) -> Play:
     """``env``, which a factory has made, checked by ``inspector``, after a first reset.
 
-    may_mask: action masks in its infos, which the reset shows, are used.
+    may_mask: action masks in its infos, which the reset shows, are used. Raises EnvError for a vector env that leaves
+    resets to its caller.
     """
     flags = env.flags if isinstance(env, WrappedAgents) else None
     env = env if flags is None else env.env
     own = env.env if isinstance(env, UnequalAgents) else env
     raw = own.env if isinstance(own, ParallelAgents | TurnAgents | ListedAgents) else own
+    if isinstance(raw, gymnasium.vector.VectorEnv):
+        autoreset_mode(raw)
     seen = checked(raw, inspector)
     seen.reset(seed=0)
     if isinstance(own, TurnAgents):

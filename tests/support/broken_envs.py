@@ -29,6 +29,8 @@ class Flawed(gymnasium.Env[Any, Any]):
         self._shared, self._hoard = np.zeros(3, np.float32), list[Any]()
         if flaw == "text space":
             self.observation_space = spaces.Dict(seen=self.observation_space, note=spaces.Text(5))
+        if flaw == "numbers":
+            self.observation_space = spaces.Box(-1, 0.7, (3,), np.float32)
         if flaw == "text alone":
             self.observation_space = spaces.Text(5)
         if flaw == "text action":
@@ -107,6 +109,7 @@ class Flawed(gymnasium.Env[Any, Any]):
             "complex": drawn.astype(np.complex64),
             "bounds": drawn + 5,
             "nan": np.full(3, np.nan, np.float32),
+            "numbers": [0.7, min(float(drawn[0]), 0.7), -1.0],
             "same buffer": self._shared,
             "text space": {"seen": drawn, "note": "abc"},
             "text alone": "abc",
@@ -126,6 +129,8 @@ class FlawedVector(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.num_envs, self.flaw, self._step = num_envs, flaw, 0
         self.single_observation_space = spaces.Box(-1, 1, (3,), np.float32)
         self.single_action_space = spaces.Discrete(3)
+        if flaw == "no resets":
+            self.metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.DISABLED}
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)

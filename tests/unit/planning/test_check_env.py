@@ -57,6 +57,7 @@ FLAWS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
         "text alone": {"train": "observation space 'obs' is a Text"},
         "text action": {"train": "action space 'action' is Text"},
         "mask": {},
+        "numbers": {},
         "empty mask": {"obs.mask": "step 1: observation 'action_mask' allows no action"},
         "three": {"obs.form": "shape (4,)", "reward": "is None", "info": "the info is None"},
         "": {},
@@ -66,6 +67,7 @@ FLAWS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
         "one reward": {"batch": "step 1: rewards have the shape () for 2 envs"},
         "int flags": {"flag": "step 1: terminated is np.int64(0)"},
         "info list": {"info": "the info is a builtins.list"},
+        "no resets": {"data": "it does not reset its envs (AutoresetMode.DISABLED)"},
         "": {},
     },
     "FlawedParallel": {
