@@ -18,7 +18,7 @@ from sfactory.env.factory import find_maker, takes_frameskip
 from sfactory.errors import Refused
 from sfactory.planning.env_findings import Finding
 from sfactory.planning.env_inspection import Report, Times
-from sfactory.planning.plan import choose_device, fitted_to_env, plan_sizes
+from sfactory.planning.plan import choose_device, fitted_to_env, plan_sizes, steps_are_timed
 from sfactory.planning.random_play import SOLE_KIND, VECTOR_KIND
 
 _ENDLESS = 500  # steps without the end of an episode, after which a limit of time is advised
@@ -47,12 +47,14 @@ def fit(report: Report, resolved: Resolved, given: Mapping[str, object]) -> Fit:
     """
     if report.probed is None or not {"step", "reset"} <= report.times.keys():  # the first reset may have raised
         return Fit()
-    step = report.times["step"].median / max(1, len(report.agents))
+    # Training does not time vector envs either.
+    step = None if VECTOR_KIND in report.kind else report.times["step"].median / max(1, len(report.agents))
     try:
         device = choose_device(resolved.config.run.device)
         resolved = fitted_to_env(resolved, report.probed._replace(step_us=step), device)
         config = resolved.config
-        plan = plan_sizes(config, report.probed.spec.for_model(config.model))
+        step = step if steps_are_timed(config) else None
+        plan = plan_sizes(config, report.probed.spec.for_model(config.model), step)
     except Refused as error:
         report.refusal = str(error)
         report.findings = (*report.findings, Finding("violation", "train", f"training refuses it: {error}", ""))

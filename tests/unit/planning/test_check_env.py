@@ -219,6 +219,17 @@ def test_advice_on_endless_episodes_fits_the_env(name: str, flag: str) -> None:
         assert limited.findings == ()
 
 
+@pytest.mark.parametrize(("env", "envs"), [("Flawed", 2), ("FlawedVector", 16)])
+def test_settings_are_those_of_training_which_times_no_vector_envs(env: str, envs: int) -> None:
+    report, _ = examined(f"{HERE}:{env}")
+    report.times["step"] = report.times["step"]._replace(median=6000.0)
+
+    settings = fit(report, read_command_line([f"--env={HERE}:{env}"]), {}).settings
+
+    assert settings is not None
+    assert settings["num_envs_per_worker"] == envs
+
+
 def test_a_family_that_limits_time_itself_gets_no_advice_on_it() -> None:
     pytest.importorskip("ale_py")
 
