@@ -22,6 +22,8 @@ from sfactory.plain_spaces import plain_space
 from sfactory.tensor_spec import MASK_KEY, ObsSpec, Reader, presence_of, with_layouts
 from sfactory.tensor_spec import TensorSpec as TensorSpec
 
+_MOST_VALUES = 2**31  # of a choice: each has numbers of its own in the network
+
 OBS_KEY = "obs"
 ACTION_KEY = "action"
 LAST_ACTION, LAST_REWARD = "last_action", "last_reward"
@@ -89,6 +91,8 @@ class EnvSpec:
         obs = with_layouts(tuple(leaf for leaf in self.obs if leaf[0] in read), config)
         obs = _with_heads(obs, self.actions)
         _require_masks_fit(obs, self.actions)
+        if not (config.encoder or config.model):
+            _require_choices_fit(obs)
         if all(leaf.is_mask for _, leaf in obs):
             raise EnvError("there is no observation beside the action mask")
         obs = _with_readers(obs, paths, config)
@@ -308,6 +312,15 @@ def _require_masks_fit(obs: ObsSpec, actions: Sequence[ActionHead]) -> None:
                     f"observations {other!r} and {path!r} both say which choices of {head.key!r} are legal: join them "
                     f"in the env, or use another layout for one of them: --obs_layout={path}=flat"
                 )
+
+
+def _require_choices_fit(obs: ObsSpec) -> None:
+    for path, leaf in obs:
+        if leaf.is_choice and (most := max(leaf.sizes)) > _MOST_VALUES:
+            raise EnvError(
+                f"observation {path!r} is a choice of {most:,} values, too many for a network: read it as a number "
+                f"with --obs_layout={path}=flat, or leave it out with --ignore_obs_keys={path}"
+            )
 
 
 def _misfit(path: str, mask: TensorSpec, actions: Sequence[ActionHead]) -> str:

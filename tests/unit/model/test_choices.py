@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from sfactory.config.schema import ModelConfig
+from sfactory.errors import EnvError
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.encoders import ChoiceEncoder
 from sfactory.spec import EnvSpec
@@ -43,6 +44,17 @@ def test_many_values_are_embedded() -> None:
     assert not torch.equal(vector[0], vector[2])
     assert grid.shape == (3, 24)
     assert torch.equal(grid[:, :6], grid[:, 6:12])  # cells of a grid share their table
+
+
+@pytest.mark.parametrize("values", [2**40, 2**63 - 1])
+def test_more_values_than_any_memory_holds_are_refused_and_can_be_read_as_a_number(values: int) -> None:
+    spec = EnvSpec.of_spaces(spaces.Discrete(values), ACTION)
+
+    with pytest.raises(EnvError, match=rf"a choice of {values:,} values.*--obs_layout=obs=flat"):
+        spec.for_model(SMALL)
+
+    assert not spec.for_model(ModelConfig(obs_layout=("obs=flat",))).obs[0][1].is_choice
+    assert spec.for_model(ModelConfig(encoder="mine:Net")).obs[0][1].is_choice
 
 
 @pytest.mark.parametrize("config", [SMALL, ModelConfig(encoder_mlp_layers=(8,), one_hot_max=2)])
