@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -96,9 +97,9 @@ class Run:
 
     @property
     def frameskip(self) -> float:
-        """Frames of an env step."""
-        given: Any = self.settings.get("env_frameskip")
-        return float(given) if is_number(given) else 1.0
+        """Frames of an env step, as Config.frames_per_step counts them."""
+        given: list[Any] = [self.settings.get(name) for name in ("env_frameskip", "action_repeat")]
+        return math.prod((float(each) for each in given if is_number(each)), start=1.0)
 
     def curve(self, metric: str, over: Axis = "env_steps") -> Curve:
         """The values of one metric where rows have it; of processes, only while these work."""

@@ -70,6 +70,8 @@ def test_curves_are_over_steps_frames_and_minutes_and_bands_as_far_as_all_runs_g
     second = save_run("a_2", [0.0, 20.0, 30.0, 35.0], steps=(0, 1000, 3000, 2000), env_frameskip=4)  # resumed at 2000
 
     assert Run(first).curve(RETURN, "frames").x.tolist() == [4000, 8000, 16000]
+    repeated = save_run("b", [None, 10.0, 20.0, 40.0], env_frameskip=2, action_repeat=3)
+    assert Run(repeated).curve(RETURN, "frames").x.tolist() == [6000, 12000, 24000]
     assert Run(first).curve(RETURN, "minutes").x.tolist() == pytest.approx([1 / 6, 1 / 3, 2 / 3])
     assert Run(second).curve(RETURN).values.tolist() == [0.0, 20.0, 35.0]
     (group,) = grouped([Run(first), Run(second)])
