@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from sfactory.checkpoint.directory import CheckpointDir, Kind
+from sfactory.config.saved_config import checkpoint_folder
 from sfactory.errors import CheckpointError
 from sfactory.experiment.saved_policy import SavedPolicy
 from sfactory.model.actor_critic import Acted, ActorCritic
 from sfactory.play.action_chooser import ActingModel
 from sfactory.spec import EnvSpec
+
+_log = logging.getLogger(__name__)
 
 
 class JointPolicy:
@@ -70,4 +76,21 @@ def _others(saved: SavedPolicy) -> Iterator[SavedPolicy]:
     others = range(saved.config.population.num_policies) if saved.wanted.experiment else ()  # a file has one policy
     for policy in others:
         if policy != saved.wanted.policy_index:
-            yield SavedPolicy.load(dataclasses.replace(saved.wanted, policy_index=policy))
+            yield _beside(saved, policy)
+
+
+def _beside(saved: SavedPolicy, policy: int) -> SavedPolicy:
+    """Another policy of the run, at the checkpoint that the flags name; without one, at the nearest in env steps, since
+    each policy saves at times of its own."""
+    wanted = dataclasses.replace(saved.wanted, policy_index=policy)
+    try:
+        return SavedPolicy.load(wanted)
+    except CheckpointError:
+        directory = CheckpointDir(checkpoint_folder(Path(wanted.train_dir) / wanted.experiment, policy), 1)
+        kinds: tuple[Kind, ...] = ("latest", "milestone", "best")
+        steps = [steps for kind in kinds for steps in directory.env_steps_of(kind)]
+        if not steps:
+            raise
+    nearest = min(steps, key=lambda each: abs(each - saved.state.env_steps))
+    _log.info("policy %d has no such checkpoint; it plays as it was after %d env steps", policy, nearest)
+    return SavedPolicy.load(dataclasses.replace(wanted, load_checkpoint_kind="latest", checkpoint_env_steps=nearest))
