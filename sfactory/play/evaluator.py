@@ -150,7 +150,7 @@ class Evaluator:
         evaluator, candidate = self._setup.evaluator, self._candidate
         self._played = number = candidate.number
         self._policy.refresh()
-        env_steps = int(candidate.read()[2]["run_env_steps"])  # another process may have presented it
+        env_steps = int(candidate.read()[2]["env_steps"])  # another process may have presented it
         totals: EpisodeTotals | None = None
         while totals is None:
             try:

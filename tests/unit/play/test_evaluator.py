@@ -112,7 +112,8 @@ def test_the_first_episode_is_recorded_under_the_env_steps_of_its_weights(tmp_pa
     row = run.shared.status.row("sf-learner-0")
     evaluator = run.evaluator(Failing(SCRIPT), Drawn(SCRIPT * 3), videos=tmp_path)
     for env_steps in (500, 520, 550):
-        row.set("run_env_steps", env_steps)
+        row.set("env_steps", env_steps)
+        row.set("run_env_steps", env_steps // 2)  # another policy counts the others
         evaluator.turn(0)
 
     assert [(part.policy_env_steps, part.totals.episodes) for part in run.parts()] == [(500, 3), (520, 3), (550, 3)]
@@ -121,8 +122,8 @@ def test_the_first_episode_is_recorded_under_the_env_steps_of_its_weights(tmp_pa
         "eval_000000000550.mp4": 1 + SCRIPT[0][0],
     }
     assert run.shared.candidate is not None
-    run.shared.candidate.present(run.shared.weights[0], [0.0, 0.0, 700.0, 0.0])  # its evaluator then dies
-    row.set("run_env_steps", 800)
+    run.shared.candidate.present(run.shared.weights[0], [700.0, 0.0, 0.0, 0.0])  # its evaluator then dies
+    row.set("env_steps", 800)
     run.evaluator(Drawn(SCRIPT * 4), videos=tmp_path).turn(0)
     assert (tmp_path / "eval_000000000700.mp4").exists()
 
