@@ -107,7 +107,7 @@ def test_frozen_differences_are_refused_all_at_once(tmp_path: Path) -> None:
 
 def test_noted_differences_warn_and_free_ones_pass(tmp_path: Path) -> None:
     write_config(tmp_path, CONFIG, {})
-    noted = {"gamma": 0.5, "batch_size": 2048, "learning_rate": 0.1, "use_target_net": True}
+    noted = {"gamma": 0.5, "batch_size": 2048, "learning_rate": 0.1, "use_target_net": True, "env_frameskip": 4}
     free = {"num_workers": 7, "train_for_env_steps": 5, "amp": "bf16", "cuda_graphs": True}
 
     warnings = check_resume(saved_in(tmp_path), config_of({**values_of(CONFIG), **noted, **free}))
