@@ -9,7 +9,9 @@ import json
 import sys
 from collections.abc import Sequence
 
-from sfactory.config.commands import COMPARE, POPULATION, Plot, read_plot_line
+from sfactory.config.commands import COMPARE, POPULATION, Plot, plot_flags, read_plot_line
+from sfactory.config.flags import assigned
+from sfactory.errors import ConfigError
 from sfactory.pbt.plot import draw, read_history
 from sfactory.process.command import Command
 from sfactory.results.figure import draw_comparison, draw_curves
@@ -27,6 +29,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _draw(plot: Plot) -> dict[str, object]:
     if plot.picture == POPULATION:
+        values = {name: getattr(plot.settings, name) for name in ("metric", "over", "label")}
+        idle = [assigned(name, value) for name, value in values.items() if value != plot_flags[name].default]
+        if idle:
+            raise ConfigError([f"{each}: is for curves and compare; leave it out" for each in idle])
         history = read_history(plot.groups[0][0])
         draw(history, plot.out)
         return {

@@ -23,8 +23,7 @@ from sfactory.errors import ConfigError
 
 # Flags that say where the run is; train's rules for their values hold here, too.
 _WHERE = ("experiment", "train_dir")
-# Flags that give a policy without a run.
-_INSTEAD_OF_A_RUN = ("policy_file", "load_from_hub")
+_INSTEAD_OF_A_RUN = ("policy_file", "load_from_hub")  # flags that give a policy without a run
 
 # Flags that do not go together, or have a form of their own: the flag to blame, the problem, the other flags.
 Clash = tuple[str, str, tuple[str, ...]]
@@ -60,8 +59,7 @@ class Command(Generic[Settings]):
         settings = self._kind(**line.values)
         if "env_kwargs" in self.flags:
             say_arguments(line, str(line.values.get("env", "")))
-        found = [*problems, *line.problems, *self._value_problems(settings, line.broken)]
-        if found:
+        if found := [*problems, *line.problems, *self._value_problems(settings, line.broken)]:
             raise ConfigError(found)
         return settings
 
@@ -314,6 +312,8 @@ def _page_clashes(config: PageConfig) -> Iterator[Clash]:
         yield "out", "must be a file with a name that ends in .html", ()
     if config.out and config.serve:
         yield "out", "no file is written with --serve=True; leave one of them out", ("serve",)
+    if config.port != page_flags["port"].default and not config.serve:
+        yield "port", "needs --serve=True", ("serve",)
 
 
 _PAGE = Command(

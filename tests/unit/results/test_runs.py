@@ -111,6 +111,8 @@ def test_pictures_of_curves_and_of_a_comparison(capsys: pytest.CaptureFixture[st
         (plot, ["curves", "a_1", "--over=days"], "--over=days"),
         (plot, ["compare", "a_1"], "which runs are compared with which?"),
         (plot, ["compare", "a_1", "vs"], "which runs are compared with which?"),
+        (plot, ["population", "a_1", "--over=minutes"], "--over=minutes: is for curves and compare; leave it out"),
+        (report_page, ["a_1", "--port=9000"], "--port=9000: needs --serve=True"),
         (report_page, [], "of which runs?"),
         (report_page, ["missing"], "there is no run 'missing'"),
         (report_page, ["a_1", "--out=x.pdf"], "--out=x.pdf"),
