@@ -7,7 +7,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -19,8 +19,9 @@ from sfactory.actor.multi_agent_split import MOST_NAMED
 from sfactory.actor.opponents import sides_of
 from sfactory.checkpoint.directory import CheckpointDir, Kind
 from sfactory.config.commands import MatchConfig, PolicyFlags
-from sfactory.config.flags import shown
+from sfactory.config.flags import assigned, shown, values_of
 from sfactory.config.saved_config import checkpoint_folder
+from sfactory.config.schema import WrapperConfig
 from sfactory.env.lifecycle import close_env
 from sfactory.env.multi_agent import AgentsEnv
 from sfactory.errors import ConfigError
@@ -35,6 +36,8 @@ _log = logging.getLogger(__name__)
 
 _FORM = re.compile(r"(.+?)(?::(\d+)(?::(latest|best|milestone|\d+))?)?")
 _NO_LIMIT = 2**62
+# Flags that make an env what it is, beside its name.
+_OF_ENV = ("env_kwargs", "env_frameskip", "info_action_mask", *(field.name for field in fields(WrapperConfig)))
 
 
 class Contestant(NamedTuple):
@@ -84,6 +87,7 @@ def play_matches(runs: Sequence[str], config: MatchConfig) -> str:
     first = contestants[0].saved
     if others := {each.saved.config.run.env for each in contestants} - {first.config.run.env}:
         raise ConfigError([f"the runs have different environments, {first.config.run.env} and {', '.join(others)}"])
+    _warn_of_other_settings(contestants)
     name = f"--env={first.config.run.env}"
     env = first.env_factory(contestants[0].wanted).either()
     try:
@@ -108,6 +112,17 @@ def play_matches(runs: Sequence[str], config: MatchConfig) -> str:
         close_env(env, name)
     matches = points + points.T
     return _result(contestants, points, matches, first.config.run.env, config)
+
+
+def _warn_of_other_settings(contestants: Sequence[Contestant]) -> None:
+    """Say which policies were trained in an env with other settings than that of the first, in which all play."""
+    first = contestants[0]
+    here = values_of(first.saved.config)
+    for each in contestants[1:]:
+        there = values_of(each.saved.config)
+        if other := [assigned(flag, there[flag]) for flag in _OF_ENV if there[flag] != here[flag]]:
+            text = "%s was trained with %s, and plays in the env of %s, which differs in that"
+            _log.warning(text, each.name, " ".join(other), first.name)
 
 
 def _contestants(run: str, config: MatchConfig) -> Iterator[Contestant]:
