@@ -232,7 +232,7 @@ def test_a_batch_of_another_shape_counts_for_all_envs_and_its_rewards_may_be_rea
     ],
 )
 def test_a_vector_env_that_answers_for_more_or_fewer_envs_is_recreated(
-    place: int, given: object, what: str, waits: list[float], caplog: pytest.LogCaptureFixture
+    place: int, given: Any, what: str, waits: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     class Odd(SyncVectorEnv):
         steps = 0

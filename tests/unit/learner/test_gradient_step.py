@@ -298,7 +298,7 @@ def test_weights_decay_by_the_rate_apart_from_the_gradient_or_not_at_all(kind: s
 
 
 @pytest.mark.parametrize(("kind", "decay"), [("adam", 0.0), ("adamw", 0.5), ("lamb", 0.5), ("muon", 0.5)])
-def test_a_weight_decay_of_0_may_become_another_one(kind: str, decay: float) -> None:
+def test_a_weight_decay_of_0_may_become_another_one(kind: Any, decay: float) -> None:
     optimizer = optimizer_of(weights_of(), optimizer=kind)
 
     optimizer.adopt(OptimConfig(optimizer=kind, weight_decay=0.5))
