@@ -15,6 +15,12 @@ import torch
 from torch import Tensor
 
 
+def columns_of(tensor: Tensor, which: slice | Tensor) -> Tensor:
+    """Columns of ``tensor`` [T, B, ...]: a slice as a view, [M] int64 as a copy."""
+    # Of images, index_select on a CPU takes a sixth of the time of tensor[:, which].
+    return tensor[:, which] if isinstance(which, slice) else tensor.index_select(1, which)
+
+
 class Targets(NamedTuple):
     """returns: [T, B] float - targets of the value function. advantages: [T, B] float - 0 at invalid rows."""
 
@@ -23,7 +29,7 @@ class Targets(NamedTuple):
 
     def columns(self, which: slice | Tensor) -> Targets:
         """The rows ``which``, as Batch.columns."""
-        return Targets(self.returns[:, which], self.advantages[:, which])
+        return Targets(columns_of(self.returns, which), columns_of(self.advantages, which))
 
     def steps(self) -> Targets:
         """All steps as rows of one step each, as Batch.steps."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sfactory.algo.returns import columns_of
 from sfactory.config.schema import AlgoConfig, LearnerConfig
 from sfactory.learner.staging import ENV_STEP, FINAL_VALUE, HELD, REPLAYED, RUN_STEP, Columns
 
@@ -122,7 +123,7 @@ class Batch:
         """The rows ``which`` ([M] int64, or a slice, which gives views) as a batch."""
         if isinstance(which, slice) and which == slice(0, self.rows):
             return self
-        return self.map(lambda tensor: tensor[:, which])
+        return self.map(lambda tensor: columns_of(tensor, which))
 
     def steps(self) -> Batch:
         """All T x R steps as rows of one step each, without RNN states and observations after them."""

@@ -131,6 +131,7 @@ class MLPEncoder(nn.Module):
 
 _RESIDUAL_CHANNELS = (16, 32, 32)
 _BLOCKS_PER_STAGE = 2
+_FEW_CHANNELS = 12  # with more, and with floats, torch.stack takes longer than contiguous
 
 
 def as_image(leaf: Tensor, layout: Layout) -> Tensor:
@@ -275,13 +276,20 @@ class ConvEncoder(nn.Module):
         if x.device.type == "cpu" and torch.is_grad_enabled():
             # It makes training on a CPU 40 % and more faster, acting with one thread 8 % slower. uint8 is cheaper to
             # rearrange, so this comes before the cast.
-            x = x.contiguous(memory_format=torch.channels_last)
+            x = _channels_last(x)
         # Tensor cores of a GPU read images so; otherwise cuDNN rearranges them before and after every convolution.
         order = torch.channels_last if x.device.type == "cuda" else torch.preserve_format
         if leaf.dtype is torch.uint8 and self._subtract_mean == 0.0:
             return x.to(self._dtype, memory_format=order)  # all formats represent 256 values exactly
         x = x.to(torch.float32, memory_format=order)
         return x if self._subtract_mean == 0.0 else x - self._subtract_mean
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    """Images [B, C, H, W] with the channels of a pixel side by side in memory."""
+    if x.dtype is torch.uint8 and x.shape[1] <= _FEW_CHANNELS and x.is_contiguous():
+        return torch.stack(x.unbind(1), -1).permute(0, 3, 1, 2)  # in half the time
+    return x.contiguous(memory_format=torch.channels_last)
 
 
 def _conv(size: tuple[int, int, int, int, int], config: ModelConfig, gain: float, dtype: torch.dtype) -> Conv2d:
