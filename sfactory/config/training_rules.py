@@ -218,7 +218,6 @@ NETWORK_RULES = (
     *(_built_in(name, "encoder") for name in _OF_ENCODER),
     *(_built_in(name, "core") for name in _OF_CORE),
     _built_in("decoder_mlp_layers", "decoder"),
-    *idle_unless(_OF_CORE, "use_rnn"),
     refuse(
         ("model_kwargs", "encoder", "core", "decoder", "model"),
         lambda config: bool(config.model.model_kwargs) and not any(getattr(config.model, name) for name in NETWORKS),

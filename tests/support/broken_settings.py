@@ -65,7 +65,7 @@ ALONE = """
     rmsprop_momentum=0.5 rmsprop_tf_style=True weight_decay=0.1 use_cpc=True cpc_forward_steps=4
     cpc_time_subsample=4 cpc_forward_subsample=4 aux_loss_coeff=0.5 eval_workers=2 eval_episodes=5 eval_video=True
     rnd_coeff=1.0 rnd_gamma=0.9 rnd_share=0.5 rnd_first_only=False sync_momentum=0.5
-    lr_adaptive_max=0.1 lr_schedule_kl_threshold=0.1 rnn_type=lstm rnn_size=8 rnn_num_layers=2
+    lr_adaptive_max=0.1 lr_schedule_kl_threshold=0.1
     learner_devices=0,0 learner_devices=0,cpu
     eval_deterministic=False with_pbt=True opponent_snapshot_env_steps=5 opponent_sampling=pfsp opponent_share=0.3
     policy_mapping=split policy_mapping_episodes=1
