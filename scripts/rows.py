@@ -232,7 +232,8 @@ _ALL = (
         _above_random(_PISTONBALL, "-2.8 ± 2.3", 40),
         metric=RETURN,
         tried="100 episodes of pistons are five games, so one figure says little: the means of the last 10,000 "
-        "steps are 4.6, 2.1 and -1.5, above random, but not clearly; with the background in the images all units of the first layer died",
+        "steps are 4.6, 2.1 and -1.5, above random, but not clearly; with the background in the images all "
+        "units of the first layer died",
     ),
     # The best return of these is 1, and that of the masked one 10.
     Row(
