@@ -75,6 +75,7 @@ class Interrupts:
             os.set_blocking(self._wake_write, False)
         self._last: tuple[int, float] | None = None  # the signal that was counted last, and when
         self._previous: dict[int, Any] = {}
+        self._taken_back: set[int] = set()
 
     def __enter__(self) -> Interrupts:
         for signum in _not_ignored():
@@ -82,14 +83,20 @@ class Interrupts:
         return self
 
     def take_back(self) -> None:
-        """Handle signals again that an env, or another library, has given handlers of its own: these would not save."""
+        """Handle signals again that an env, or another library, has given handlers of its own: these would not save.
+
+        An env may do so in every reset; of each signal it is said once.
+        """
         for signum in self._previous:
             if signal.getsignal(signum) != self._handler_of(signum):
                 signal.signal(signum, self._handler_of(signum))
-                _log.warning(
-                    "the env, or a library, had set a handler of its own for %s; it is not used, as the run saves then",
-                    signal.Signals(signum).name,
-                )
+                if signum not in self._taken_back:
+                    self._taken_back.add(signum)
+                    _log.warning(
+                        "the env, or a library, had set a handler of its own for %s; it is not used, so that the run "
+                        "saves when this signal comes",
+                        signal.Signals(signum).name,
+                    )
 
     def _handler_of(self, signum: int) -> Callable[[int, FrameType | None], None]:
         return self._ask if signum == QUESTION else self._handle
@@ -243,26 +250,40 @@ def handlers_are_heard() -> Iterator[None]:
 
     Without it, code inside that handles all that an env raises would take it for a fault of the env.
     """
-    own = {signum: handler for signum in HANDLED if callable(handler := signal.getsignal(signum))}
+    own: dict[int, Callable[[int, FrameType | None], Any]] = {}
+
+    def listen() -> None:
+        own.clear()
+        own.update({signum: handler for signum in HANDLED if callable(handler := signal.getsignal(signum))})
+        for signum in own:
+            signal.signal(signum, hear)
+
+    def give_back() -> None:
+        for signum, handler in own.items():
+            signal.signal(signum, handler)
 
     def hear(signum: int, frame: FrameType | None) -> None:
+        handler = own[signum]
+        give_back()  # it may set another one, such as the default, by which a second signal ends the program
         try:
-            own[signal.Signals(signum)](signum, frame)
+            handler(signum, frame)
         except Passing:
             raise
         except BaseException as error:
             raise _Raised(error) from None
+        finally:
+            listen()
 
-    is_main = threading.current_thread() is threading.main_thread()  # handlers run, and are set, there alone
-    for signum in own if is_main else ():
-        signal.signal(signum, hear)
+    if threading.current_thread() is not threading.main_thread():  # handlers run, and are set, there alone
+        yield
+        return
     try:
+        listen()
         yield
     except _Raised as raised:
         raise raised.error from None
     finally:
-        for signum, handler in own.items() if is_main else ():
-            signal.signal(signum, handler)
+        give_back()
 
 
 @contextlib.contextmanager
@@ -275,14 +296,18 @@ def bounded(seconds: float) -> Iterator[None]:
         yield
         return
 
+    inside = True
+
     def end(signum: int, frame: FrameType | None) -> None:
-        raise TimeIsUp(f"{seconds:g} s are over")
+        if inside:
+            raise TimeIsUp(f"{seconds:g} s are over")
 
     handler = signal.signal(signal.SIGALRM, end)
     left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
     try:
         yield
     finally:
+        inside = False  # raised in one of the next lines, it would leave the timer behind
         signal.setitimer(signal.ITIMER_REAL, left, interval)
         signal.signal(signal.SIGALRM, handler or signal.SIG_DFL)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import multiprocessing
 import os
@@ -22,6 +23,8 @@ from sfactory.process.signals import (
     FOR_MAIN,
     Interrupted,
     Interrupts,
+    TimeIsUp,
+    bounded,
     handlers_are_heard,
     leave_signals_to_main,
     signals_held_back,
@@ -47,6 +50,7 @@ def test_signals_are_counted_although_an_env_has_set_handlers_of_its_own(
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     interrupts.take_back()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     interrupts.take_back()
     send(signal.SIGTERM)
 
@@ -77,6 +81,31 @@ def test_ctrl_c_passes_code_that_handles_all_that_an_env_raises() -> None:
         signal.signal(signal.SIGINT, before)
 
     assert faults == []
+
+
+def test_a_handler_that_is_heard_may_set_another_one() -> None:
+    def once(signum: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    before = signal.signal(signal.SIGINT, once)
+    try:
+        with handlers_are_heard():
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_block_that_ends_as_its_time_is_up_leaves_no_timer() -> None:
+    handler = signal.getsignal(signal.SIGALRM)
+    for microsecond in range(60):
+        end = time.perf_counter() + 1970e-6 + microsecond * 1e-6
+        with contextlib.suppress(TimeIsUp), bounded(0.002):
+            while time.perf_counter() < end:
+                pass
+
+        assert signal.getitimer(signal.ITIMER_REAL)[1] == 0.0
+        assert signal.getsignal(signal.SIGALRM) == handler
 
 
 def test_what_is_restored_twice_closes_no_file_of_others() -> None:
