@@ -212,7 +212,7 @@ def _named(value: object) -> object:
 
 def _in_json(value: object) -> object:
     """``value`` as JSON has it: numbers and arrays of numpy and torch as Python's. Raises ValueError if it has none."""
-    if callable(plain := getattr(value, "tolist", None)):
+    if not isinstance(value, type) and callable(plain := getattr(value, "tolist", None)):
         value = plain()
     if isinstance(value, Mapping):
         if odd := [key for key in value if not isinstance(key, str)]:

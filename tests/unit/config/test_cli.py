@@ -96,10 +96,13 @@ def test_a_mapping_reaches_the_env_as_json_has_it_or_is_refused() -> None:
 
     assert line.values["env_kwargs"] == {"scale": 0.5, "size": 3, "on": True, "at": [[0.0, 0.0], "/a"], "no": None}
     with pytest.raises(ConfigError) as caught:
-        words_of({"env_kwargs": {"f": len}, "model_kwargs": {"levels": {1: "a"}}})
-    function, key = caught.value.problems
+        words_of(
+            {"env_kwargs": {"f": len}, "model_kwargs": {"levels": {1: "a"}}, "pbt_hyperparameters": {"a": np.float32}}
+        )
+    function, key, kind = caught.value.problems
     assert function.startswith("--env_kwargs: a builtin_function_or_method cannot be given")
     assert key.startswith("--model_kwargs: 1 is a key that is no text")
+    assert kind.startswith("--pbt_hyperparameters: a type cannot be given")
 
 
 def test_values_that_no_flag_can_have_are_refused_all_at_once() -> None:
