@@ -340,7 +340,8 @@ def _origin(
     typed = (DEFAULT, COMMAND_LINE)
     blamed, *others = problem.flags
     if (source := sources[blamed]) not in typed:
-        return f" (this value comes from: {source}{left_out(problem, blamed) * source.startswith(FAMILY)})"
+        advice = left_out(problem, blamed) if source.startswith(FAMILY) else ""
+        return f" (this value comes from: {source}{advice})"
     for name in others:
         if sources[name] not in (*typed, CONFIG_FILE) and (advice := left_out(problem, name)):
             return f" ({assigned(name, values[name])} comes from: {sources[name]}{advice})"
