@@ -12,7 +12,7 @@ from sfactory.action_heads import DiscreteHead
 from sfactory.config.schema import ModelConfig
 from sfactory.errors import EnvError, ExitCode
 from sfactory.model.actor_critic import ActorCritic
-from sfactory.model.encoders import ConvEncoder, MLPEncoder, make_encoder
+from sfactory.model.encoders import ConvEncoder, MLPEncoder, _channels_last, make_encoder
 from sfactory.spec import EnvSpec, TensorSpec
 
 EVERY_ARCHITECTURE = pytest.mark.parametrize(
@@ -36,6 +36,17 @@ def images(spec: TensorSpec, batch: int = 3) -> Tensor:
     generator = torch.Generator().manual_seed(1)
     leaf = torch.randint(0, 256, (batch, *spec.shape), dtype=torch.uint8, generator=generator)
     return leaf.to(getattr(torch, spec.dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize("shape", [(3, 4, 6, 5), (2, 1, 6, 5), (1, 13, 2, 2), (0, 3, 4, 4), (2, 6, 5, 3)])
+def test_rearranged_images_are_the_same(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x = torch.randint(0, 256, shape).to(dtype)
+    for each in (x, x.transpose(2, 3)):
+        rearranged = _channels_last(each)
+
+        assert torch.equal(rearranged, each)
+        assert rearranged.is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize(
