@@ -79,17 +79,17 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         for signum in _not_ignored():
-            self._previous[signum] = signal.signal(signum, self._handler_of(signum))
+            self._previous[signum] = signal.signal(signum, self._ask if signum == QUESTION else self._handle)
         return self
 
     def take_back(self) -> None:
         """Handle signals again that an env, or another library, has given handlers of its own: these would not save.
 
-        An env may do so in every reset; of each signal it is said once.
+        An env may do so in every reset; of each signal it is said once. QUESTION may be the env's: nothing is lost.
         """
-        for signum in self._previous:
-            if signal.getsignal(signum) != self._handler_of(signum):
-                signal.signal(signum, self._handler_of(signum))
+        for signum in self._previous.keys() & HANDLED:
+            if signal.getsignal(signum) != self._handle:
+                signal.signal(signum, self._handle)
                 if signum not in self._taken_back:
                     self._taken_back.add(signum)
                     _log.warning(
@@ -97,9 +97,6 @@ class Interrupts:
                         "saves when this signal comes",
                         signal.Signals(signum).name,
                     )
-
-    def _handler_of(self, signum: int) -> Callable[[int, FrameType | None], None]:
-        return self._ask if signum == QUESTION else self._handle
 
     def __exit__(self, *_: object) -> None:
         self.raising = self.raising_again = False

@@ -48,6 +48,7 @@ def test_signals_are_counted_although_an_env_has_set_handlers_of_its_own(
     interrupts: Interrupts, caplog: pytest.LogCaptureFixture
 ) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # it would not end the run
 
     interrupts.take_back()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -55,6 +56,7 @@ def test_signals_are_counted_although_an_env_has_set_handlers_of_its_own(
     send(signal.SIGTERM)
 
     assert interrupts.count == 1
+    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
     assert [message.partition(";")[0] for message in caplog.messages] == [
         "the env, or a library, had set a handler of its own for SIGTERM"
     ]
