@@ -115,14 +115,14 @@ def play_matches(runs: Sequence[str], config: MatchConfig) -> str:
 
 
 def _warn_of_other_settings(contestants: Sequence[Contestant]) -> None:
-    """Say which policies were trained in an env with other settings than that of the first, in which all play."""
-    first = contestants[0]
+    """Say which runs were trained in an env with other settings than that of the first, in which all play."""
+    first, *others = {(each.wanted.train_dir, each.wanted.experiment): each for each in contestants}.values()
     here = values_of(first.saved.config)
-    for each in contestants[1:]:
+    for each in others:
         there = values_of(each.saved.config)
         if other := [assigned(flag, there[flag]) for flag in _OF_ENV if there[flag] != here[flag]]:
             text = "%s was trained with %s, and plays in the env of %s, which differs in that"
-            _log.warning(text, each.name, " ".join(other), first.name)
+            _log.warning(text, each.wanted.experiment, " ".join(other), first.wanted.experiment)
 
 
 def _contestants(run: str, config: MatchConfig) -> Iterator[Contestant]:

@@ -1,4 +1,4 @@
-"""Policies that meet play in one env; which of them were trained in another one is said."""
+"""Policies that meet play in one env; which runs were trained in another one is said."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sfactory import match
 from tests.support.saved_run import save_run
 
 
-def test_policies_of_an_env_with_other_settings_are_named(
+def test_runs_of_an_env_with_other_settings_are_named_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -18,7 +18,7 @@ def test_policies_of_an_env_with_other_settings_are_named(
     save_run("same", learning_rate=0.5)
     save_run("other", env_frameskip=4, action_repeat=2)
 
-    assert match.main(["one", "same", "other", "--trust_run_dir=True"]) == 2  # a bandit has one agent
+    assert match.main(["one", "same", "other", "other:0:latest", "--trust_run_dir=True"]) == 2  # a bandit has one agent
 
     said = [message for message in caplog.messages if "was trained with" in message]
     other = "--env_frameskip=4 --action_repeat=2"
