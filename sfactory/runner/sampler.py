@@ -240,7 +240,7 @@ class _TurnsHere:
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
-        """See Sampling. What the program starts meanwhile is no process of an env, and goes on."""
+        """See Sampling. What the program starts between such blocks is no process of an env, and goes on."""
         self._started.resume()
         try:
             with handlers_are_heard():
