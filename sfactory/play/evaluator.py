@@ -23,7 +23,7 @@ from sfactory.env.conversion import BadObservation
 from sfactory.env.drawing import draw_into_memory
 from sfactory.env.factory import IMAGES, EnvFactory
 from sfactory.env.lifecycle import close_env, see_gpu_of
-from sfactory.errors import SFactoryError
+from sfactory.errors import EnvError, SFactoryError
 from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.layout import episodes_of, evaluator_name, learner_name
 from sfactory.messages import TRUE_OBJECTIVE, EpisodeTotals, EvaluationPart
@@ -180,6 +180,18 @@ class Evaluator:
 
     def _recreate_env(self, error: SFactoryError) -> None:
         """Recreate the env, or raise ``error`` if that was done as often as is allowed."""
+        self._count_restart(error)
+        self.close()
+        while True:
+            self._row.begin_work()
+            try:
+                self._make_env()
+            except EnvError as again:
+                self._count_restart(again)
+            else:
+                return
+
+    def _count_restart(self, error: SFactoryError) -> None:
         allowed = self._setup.config.sampling.max_env_restarts
         if self._restarts >= allowed:
             raise error
@@ -188,9 +200,6 @@ class Evaluator:
             "%s; the env is recreated, and the evaluation starts over (%d of --max_env_restarts=%d)",
             *(error, self._restarts, allowed),
         )
-        self.close()
-        self._row.begin_work()
-        self._make_env()
 
 
 def run_evaluator(setup: EvaluatorSetup, row: StatusRow) -> None:

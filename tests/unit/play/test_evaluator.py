@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import logging
@@ -19,6 +20,7 @@ from sfactory.actor.setup import ActorSetup
 from sfactory.config.flags import config_of
 from sfactory.config.schema import Config
 from sfactory.env.factory import EnvFactory
+from sfactory.errors import EnvError
 from sfactory.layout import Layout, num_evaluators
 from sfactory.messages import EpisodeTotals, EvaluationPart
 from sfactory.model.actor_critic import ActorCritic
@@ -63,11 +65,20 @@ class Run:
     ) -> EvaluatorSetup:
         return EvaluatorSetup(self.config, self.shared, evaluator, seed, generation, videos)
 
-    def evaluator(self, *envs: ScriptedEnv, evaluator: int = 0, seed: int = 1, videos: Path | None = None) -> Evaluator:
-        """``envs``: made in this order."""
+    def evaluator(
+        self, *envs: ScriptedEnv | EnvError, evaluator: int = 0, seed: int = 1, videos: Path | None = None
+    ) -> Evaluator:
+        """``envs``: made, or raised, in this order."""
         made = iter(envs)
-        row = self.shared.status.row(f"sf-eval-{evaluator}")
-        return Evaluator(self.setup(evaluator, seed, videos=videos), lambda seed: next(made), row)
+
+        def make(seed: int) -> ScriptedEnv:
+            if isinstance(env := next(made), EnvError):
+                raise env
+            return env
+
+        return Evaluator(
+            self.setup(evaluator, seed, videos=videos), make, self.shared.status.row(f"sf-eval-{evaluator}")
+        )
 
     def parts(self) -> list[EvaluationPart]:
         return [part for part in self.shared.actors_to_main.get(0) if isinstance(part, EvaluationPart)]
@@ -319,6 +330,16 @@ def test_an_env_that_fails_is_recreated_and_the_evaluation_starts_over(caplog: p
     assert (part.policy_version, part.totals.episodes, part.totals.return_sum) == (2, 3, sum(RETURNS))
     assert [env.closed for env in envs] == [True, False]
     assert "OSError: the simulator is gone; the env is recreated" in caplog.text
+
+
+@pytest.mark.parametrize("allowed", [2, 1])
+def test_an_env_that_cannot_be_made_again_is_tried_as_often_as_is_allowed(allowed: int) -> None:
+    run, envs = Run(2, max_env_restarts=allowed), (Failing(SCRIPT), EnvError("no license"), ScriptedEnv(SCRIPT))
+
+    with contextlib.nullcontext() if allowed == 2 else pytest.raises(EnvError, match="no license"):
+        run.evaluator(*envs).turn(0)
+
+    assert [part.totals.episodes for part in run.parts()] == [3] * (allowed - 1)
 
 
 def test_an_env_that_fails_as_often_as_is_allowed_ends_the_evaluator() -> None:
