@@ -87,8 +87,7 @@ class Reporter:
         self._show_episodes()  # before the best metric, which observers may report
         reports.check_best_metric()
         for policy, mean in enumerate(reports.best_metric_means()):
-            if mean is not None:
-                self._control.tell_objective(policy, mean)
+            self._control.tell_objective(policy, -math.inf if mean is None else mean)
         self._write_evaluations()
         if self._observers and reports.updates > self._observed_updates:
             self._observed_updates = reports.updates

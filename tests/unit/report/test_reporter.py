@@ -6,12 +6,14 @@ import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sfactory.config.flags import config_of
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
 from sfactory.layout import GATEWAY
+from sfactory.messages import EpisodesDone
 from sfactory.report.bottleneck import Advisor, Load
 from sfactory.report.console import Console
 from sfactory.report.reporter import Reporter
@@ -95,3 +97,21 @@ def test_without_steps_of_remote_actors_there_is_no_other_line_of_progress(tmp_p
 
     # Of 7 steps, of 9, and at the end; then that no episode ended.
     assert [line.split(" ")[0] for line in lines] == ["first", *["env_steps=0"] * 3, "no"]
+
+
+def test_a_policy_with_other_weights_has_no_objective_until_it_has_new_episodes(tmp_path: Path) -> None:
+    objectives: list[float] = []
+
+    def drive(reporter: Reporter, shared: SharedObjects) -> None:
+        returns = np.full(CONFIG.report.stats_avg, 7.0)
+        shared.actors_to_main.put(EpisodesDone(0, returns, np.full(len(returns), 10), policy=0))
+        reporter.reports.poll()
+        reporter.beat()
+        objectives.append(shared.control.objective(0))
+        reporter.reports.forget_episodes(0)
+        reporter.beat()
+        objectives.append(shared.control.objective(0))
+
+    lines_of(tmp_path, drive)
+
+    assert objectives == [7.0, float("-inf")]
