@@ -132,6 +132,7 @@ class Sampler:
             self.model = ActorCritic(plan.spec, config.model)
         self._publisher = Publisher(FlatState(self.model), shared.weights[0], 1)
         self._publisher.publish(0)
+        self._closed = False
         row = shared.status.row(layout.learner_names[0])
         row.set("state", State.RUNNING)
         self._batcher = Batcher(Inbox(0, shared, row), layout.slots_until_trained)
@@ -146,8 +147,10 @@ class Sampler:
     def __next__(self) -> Trajectories:
         """The next batch of ``batch_size`` steps. Slots of the last one are free from now.
 
-        Raises SFactoryError if the workers cannot continue.
+        Raises SFactoryError if the workers cannot continue, or are closed.
         """
+        if self._closed:
+            raise SFactoryError("the sampler is closed")
         self._area.clear()
         self._batcher.trained()
         with self._workers.at_work():
@@ -188,6 +191,7 @@ class Sampler:
 
     def close(self) -> None:
         """End all workers."""
+        self._closed = True
         self._workers.close()
 
 
@@ -284,7 +288,7 @@ class Processes:
         if self._supervisor.failure is not None:
             raise self._supervisor.failure
         if not goes_on:
-            raise SFactoryError("the processes of the sampler have ended, as it was closed")
+            raise SFactoryError("the processes of the sampler have ended")
 
     def at_work(self) -> contextlib.AbstractContextManager[None]:
         """See Sampling."""

@@ -46,6 +46,9 @@ def test_batches_are_trajectories_of_the_weights_that_were_set(layout: dict[str,
         broken = {name: weight * float("nan") for name, weight in weights.items()}
         with pytest.raises(DivergedError):
             sampler.set_weights(broken)
+        sampler.close()
+        with pytest.raises(SFactoryError, match="the sampler is closed"):
+            next(sampler)
 
 
 def test_memory_of_agents_that_sleep_stays_the_same() -> None:
