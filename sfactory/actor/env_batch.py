@@ -16,6 +16,7 @@ final observation is the old slot's obs[T] and the new slot starts with the rese
 from __future__ import annotations
 
 import abc
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -171,10 +172,14 @@ class BaseBatch(abc.ABC):
         self._settle()
 
     def close(self, name: str) -> None:
-        """Close every env of the batch called ``name``; an exception of one is logged and does not stop the others."""
-        for index, env in enumerate(self.envs):
-            if env is not None:
-                close_env(env, f"env {index} of {name}")
+        """Close every env of the batch called ``name``; an exception of one is logged and does not stop the others.
+
+        What ends a close() that hangs, such as a signal, is raised after the others.
+        """
+        with contextlib.ExitStack() as stack:
+            for index, env in reversed(list(enumerate(self.envs))):
+                if env is not None:
+                    stack.callback(close_env, env, f"env {index} of {name}")
 
     def _install(self, env: int, made: Any) -> None:
         """Put ``made`` in the place of ``env``."""

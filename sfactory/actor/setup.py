@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -120,9 +121,10 @@ def make_splits(setup: ActorSetup, row: StatusRow) -> list[Split]:
 
 
 def close_envs(splits: list[Split]) -> None:
-    """Close every env of the actor; an exception of one is logged and does not stop the others."""
-    for split in splits:
-        split.batch.close(f"split {split.index}")
+    """Close every env of the actor, as BaseBatch.close."""
+    with contextlib.ExitStack() as stack:
+        for split in reversed(splits):
+            stack.callback(split.batch.close, f"split {split.index}")
 
 
 def make_assignment(setup: ActorSetup, index: int) -> PolicyAssignment | None:

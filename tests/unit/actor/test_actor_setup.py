@@ -13,6 +13,7 @@ from sfactory.actor.setup import ActorSetup, close_envs, make_splits
 from sfactory.config.flags import config_of
 from sfactory.env.factory import EnvFactory
 from sfactory.layout import Layout
+from sfactory.process.signals import Interrupted
 from sfactory.seeds import Branch
 from sfactory.shared.objects import SharedObjects
 from sfactory.shared.slots import SlotState
@@ -178,6 +179,22 @@ def test_every_env_of_every_actor_session_and_attempt_has_a_seed_of_its_own(reco
 
     assert len(set(seeds)) == len(seeds)
     assert all(0 <= seed < 2**31 for seed in seeds)
+
+
+def test_a_signal_that_ends_a_close_is_raised_after_the_other_envs_are_closed(
+    record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    splits = make_splits(*setup_of(record))
+
+    def interrupt() -> None:
+        raise Interrupted
+
+    monkeypatch.setattr(record.envs[1], "close", interrupt)
+
+    with pytest.raises(Interrupted):
+        close_envs(splits)
+
+    assert [env.closed for env in record.envs] == [True, False, True, True, True, True]
 
 
 @pytest.mark.parametrize("error", [RuntimeError("the window is gone"), SystemExit("bye")])
