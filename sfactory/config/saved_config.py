@@ -52,8 +52,8 @@ def _names(*sections: type) -> frozenset[str]:
 _OTHER_WEIGHTS = {"env", "use_cpc", "rnd", "optimizer", "separate_value_optimizer", "num_policies"}
 _OTHER_OBS = {"obs_grey", "obs_resize", "env_framestack", "flatten_obs"}
 FROZEN = _names(ModelConfig) - {"amp", "cuda_graphs"} | _OTHER_WEIGHTS | _OTHER_OBS
-_OF_ENV = {"env_kwargs", "env_frameskip"}
-NOTED = _names(AlgoConfig, OptimConfig, LearnerConfig, PopulationConfig, WrapperConfig) - FROZEN | _OF_ENV
+OF_ENV = _names(WrapperConfig) | {"env_kwargs", "env_frameskip"}  # what makes an env what it is, beside its name
+NOTED = (_names(AlgoConfig, OptimConfig, LearnerConfig, PopulationConfig) | OF_ENV) - FROZEN
 # How one start begins is not a setting of the run: the next start resumes it.
 OF_ONE_START = frozenset({"load_checkpoint_kind", "restart_behavior", "trust_run_dir"})
 # A run keeps the settings that autotune found, not the flag. A command that resumes it with --autotune=True tunes again

@@ -42,6 +42,13 @@ _SAVED_BY: Mapping[Kind, tuple[str, str]] = {
 _log = logging.getLogger(__name__)
 
 
+def checkpoints_of(wanted: PolicyFlags) -> dict[int, Kind]:
+    """The env steps of every checkpoint of the policy, each with a kind that it is saved as."""
+    directory = CheckpointDir(checkpoint_folder(Path(wanted.train_dir) / wanted.experiment, wanted.policy_index), 1)
+    kinds: tuple[Kind, ...] = ("latest", "milestone", "best")
+    return {steps: kind for kind in kinds for steps in directory.env_steps_of(kind)}
+
+
 @dataclass(frozen=True)
 class SavedPolicy:
     """A run's config and one of its checkpoints, or what a file of ``sfactory.export`` has of both.
@@ -78,9 +85,7 @@ class SavedPolicy:
 
         Damaged ones are skipped with a warning. Otherwise raises as ``load``.
         """
-        directory = CheckpointDir(checkpoint_folder(Path(wanted.train_dir) / wanted.experiment, wanted.policy_index), 1)
-        kinds: tuple[Kind, ...] = ("latest", "milestone", "best")
-        found = {steps: kind for kind in kinds for steps in directory.env_steps_of(kind)}
+        found = checkpoints_of(wanted)
         if not found:
             yield SavedPolicy.load(wanted)
         for steps, kind in sorted(found.items()):

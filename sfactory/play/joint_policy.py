@@ -5,15 +5,12 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from sfactory.checkpoint.directory import CheckpointDir, Kind
-from sfactory.config.saved_config import checkpoint_folder
 from sfactory.errors import CheckpointError
-from sfactory.experiment.saved_policy import SavedPolicy
+from sfactory.experiment.saved_policy import SavedPolicy, checkpoints_of
 from sfactory.model.actor_critic import Acted, ActorCritic
 from sfactory.play.action_chooser import ActingModel
 from sfactory.spec import EnvSpec
@@ -86,10 +83,7 @@ def _beside(saved: SavedPolicy, policy: int) -> SavedPolicy:
     try:
         return SavedPolicy.load(wanted)
     except CheckpointError:
-        directory = CheckpointDir(checkpoint_folder(Path(wanted.train_dir) / wanted.experiment, policy), 1)
-        kinds: tuple[Kind, ...] = ("latest", "milestone", "best")
-        steps = [steps for kind in kinds for steps in directory.env_steps_of(kind)]
-        if not steps:
+        if not (steps := checkpoints_of(wanted)):
             raise
     nearest = min(steps, key=lambda each: abs(each - saved.state.env_steps))
     _log.info("policy %d has no such checkpoint; it plays as it was after %d env steps", policy, nearest)

@@ -7,7 +7,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -20,8 +20,7 @@ from sfactory.actor.opponents import sides_of
 from sfactory.checkpoint.directory import CheckpointDir, Kind
 from sfactory.config.commands import MatchConfig, PolicyFlags
 from sfactory.config.flags import assigned, shown, values_of
-from sfactory.config.saved_config import checkpoint_folder
-from sfactory.config.schema import WrapperConfig
+from sfactory.config.saved_config import OF_ENV, checkpoint_folder
 from sfactory.env.lifecycle import close_env
 from sfactory.env.multi_agent import AgentsEnv
 from sfactory.errors import ConfigError
@@ -36,8 +35,7 @@ _log = logging.getLogger(__name__)
 
 _FORM = re.compile(r"(.+?)(?::(\d+)(?::(latest|best|milestone|\d+))?)?")
 _NO_LIMIT = 2**62
-# Flags that make an env what it is, beside its name.
-_OF_ENV = ("env_kwargs", "env_frameskip", "info_action_mask", *(field.name for field in fields(WrapperConfig)))
+_OF_ENV = OF_ENV | {"info_action_mask"}
 
 
 class Contestant(NamedTuple):
@@ -119,8 +117,8 @@ def _warn_of_other_settings(contestants: Sequence[Contestant]) -> None:
     first, *others = {(each.wanted.train_dir, each.wanted.experiment): each for each in contestants}.values()
     here = values_of(first.saved.config)
     for each in others:
-        there = values_of(each.saved.config)
-        if other := [assigned(flag, there[flag]) for flag in _OF_ENV if there[flag] != here[flag]]:
+        there = values_of(each.saved.config).items()
+        if other := [assigned(flag, value) for flag, value in there if flag in _OF_ENV and value != here[flag]]:
             text = "%s was trained with %s, and plays in the env of %s, which differs in that"
             _log.warning(text, each.wanted.experiment, " ".join(other), first.wanted.experiment)
 
