@@ -57,9 +57,10 @@ class ChoiceEncoder(nn.Module):
             self.table = nn.Embedding(rows, config.obs_embedding_size)  # of normalized numbers
             self.gains = [1.0] * (elements * config.obs_embedding_size)
         else:
-            # One value of n is 1 at a time, and weighs as much as n normalized numbers. Otherwise biases, which all
-            # values share, would outweigh it: what is learned of one value would be learned of all.
-            self.gains = [math.sqrt(size) for size in sizes for _ in range(size)]
+            # One value of n is 1 at a time. Among many elements, as in a grid, each weighs as much as n normalized
+            # numbers. A choice alone starts as a table does, all values alike: a weight that is used once in n steps
+            # moves little, and a large one would stay the random number that it was.
+            self.gains = [math.sqrt(min(size, elements)) for size in sizes for _ in range(size)]
         self.out_size = len(self.gains)
 
     def forward(self, leaf: Tensor) -> Tensor:
