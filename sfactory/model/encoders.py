@@ -50,16 +50,19 @@ class ChoiceEncoder(nn.Module):
         for name, values in (("starts", starts), ("last", last), ("offsets", offsets)):
             # Not saved, since they follow from the spec.
             self.register_buffer(name, torch.tensor(values, dtype=torch.int64), persistent=False)
+        # gains, of each feature: what its weights in the next layer are multiplied with at first. One value of n is 1
+        # at a time, and weighs as much as n normalized numbers if it is one of many elements, as in a grid. Where it is
+        # one of few, values start alike, as in a table: a weight that is used once in n steps moves little, and a large
+        # one would stay the random number that it was.
         self.table: nn.Embedding | None = None
-        # gains, of each feature: what its weights in the next layer are multiplied with at first.
         if embedded:
-            rows = sizes[0] if shared else self._width
-            self.table = nn.Embedding(rows, config.obs_embedding_size)  # of normalized numbers
+            rows = sizes[:1] if shared else sizes
+            self.table = nn.Embedding(sum(rows), config.obs_embedding_size)
+            if not self.table.weight.is_meta:  # as in linear_layers
+                weights = torch.tensor([math.sqrt(min(1.0, elements / size)) for size in rows])
+                self.table.weight.data *= weights.repeat_interleave(torch.tensor(rows)).unsqueeze(1)
             self.gains = [1.0] * (elements * config.obs_embedding_size)
         else:
-            # One value of n is 1 at a time. Among many elements, as in a grid, each weighs as much as n normalized
-            # numbers. A choice alone starts as a table does, all values alike: a weight that is used once in n steps
-            # moves little, and a large one would stay the random number that it was.
             self.gains = [math.sqrt(min(size, elements)) for size in sizes for _ in range(size)]
         self.out_size = len(self.gains)
 
