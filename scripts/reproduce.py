@@ -36,7 +36,6 @@ from scripts.results_files import Point, measurements, read_row, write_row
 from scripts.results_page import PAGE, RESULTS, outcome, write_page
 from scripts.rows import GREEDY, PARITY, RATING, RETURN, ROWS, Row
 
-EPISODES = 100
 _LIMIT_S = 24 * 3600.0
 _LOOK_S = 2.0
 _BUSY_CORES = 0.5  # more than that by others slows a run down
@@ -82,7 +81,7 @@ class Runs(NamedTuple):
 
 def _greedy(runs: Runs, seed: int) -> float:
     """The mean return of the newest policy, which takes its most probable actions."""
-    how = ["--eval_deterministic=True", f"--max_num_episodes={EPISODES}", "--render=none"]
+    how = ["--eval_deterministic=True", f"--max_num_episodes={runs.row.episodes}", "--render=none"]
     played = runs.play("sfactory.enjoy", f"--experiment={runs.name(seed)}", f"--seed={_PLAY_SEED + seed}", *how)
     return float(played["true_objective_mean"])
 
