@@ -116,8 +116,9 @@ def commit() -> str:
 def facts_of(runs: Runs) -> dict[str, Any]:
     """What the results of a row depend on, and the date."""
     packages = {name: metadata.version(name) for name in _PACKAGES if any(metadata.distributions(name=name))}
-    command = shown(runs.train("SEED"))
-    return {**machine(), "packages": packages, "commit": commit(), "command": command}
+    command, usual = shown(runs.train("SEED")), Row._field_defaults["episodes"]
+    played = {} if runs.row.episodes == usual else {"episodes": runs.row.episodes}
+    return {**machine(), "packages": packages, "commit": commit(), "command": command, **played}
 
 
 def kept_of(runs: Runs, facts: Mapping[str, Any], results: Path) -> tuple[dict[str, Any], list[Point]]:

@@ -34,8 +34,8 @@ class ChoiceEncoder(nn.Module):
     last: Tensor
     offsets: Tensor
 
-    def __init__(self, spec: TensorSpec, config: ModelConfig, dtype: torch.dtype) -> None:
-        """``dtype``: of the features."""
+    def __init__(self, spec: TensorSpec, config: ModelConfig, dtype: torch.dtype, read: int) -> None:
+        """``dtype``: of the features. ``read``: elements of all leaves that the next layer reads, this one included."""
         super().__init__()
         self._dtype = dtype
         elements = math.prod(spec.shape)
@@ -51,19 +51,20 @@ class ChoiceEncoder(nn.Module):
             # Not saved, since they follow from the spec.
             self.register_buffer(name, torch.tensor(values, dtype=torch.int64), persistent=False)
         # gains, of each feature: what its weights in the next layer are multiplied with at first. One value of n is 1
-        # at a time, and weighs as much as n normalized numbers if it is one of many elements, as in a grid. Where it is
-        # one of few, values start alike, as in a table: a weight that is used once in n steps moves little, and a large
-        # one would stay the random number that it was.
+        # at a time, and weighs as much as n numbers where at least n elements are read, as in a grid. Where few are
+        # read it weighs as much as these: then all values start alike, as in a table. A weight that is used once in n
+        # steps moves little, and a large one would stay the random number that it was. At first biases, which all
+        # values share, outweigh a small one; Taxi, with 500 values, is learned further all the same.
         self.table: nn.Embedding | None = None
         if embedded:
             rows = sizes[:1] if shared else sizes
             self.table = nn.Embedding(sum(rows), config.obs_embedding_size)
             if not self.table.weight.is_meta:  # as in linear_layers
-                weights = torch.tensor([math.sqrt(min(1.0, elements / size)) for size in rows])
+                weights = torch.tensor([math.sqrt(min(1.0, read / size)) for size in rows])
                 self.table.weight.data *= weights.repeat_interleave(torch.tensor(rows)).unsqueeze(1)
             self.gains = [1.0] * (elements * config.obs_embedding_size)
         else:
-            self.gains = [math.sqrt(min(size, elements)) for size in sizes for _ in range(size)]
+            self.gains = [math.sqrt(min(size, read)) for size in sizes for _ in range(size)]
         self.out_size = len(self.gains)
 
     def forward(self, leaf: Tensor) -> Tensor:
@@ -89,7 +90,8 @@ class MLPEncoder(nn.Module):
         """``dtype``: of the computation in all layers but the first, which reads numbers of any size."""
         super().__init__()
         self._wide = wide(dtype)
-        choices = {path: ChoiceEncoder(spec, config, self._wide) for path, spec in obs if spec.is_choice}
+        read = sum(math.prod(spec.shape) for _, spec in obs)
+        choices = {path: ChoiceEncoder(spec, config, self._wide, read) for path, spec in obs if spec.is_choice}
         self.choices = nn.ModuleList(choices.values())
         self.leaves = tuple(
             (path, choices[path].out_size if path in choices else math.prod(spec.shape), choices.get(path))

@@ -20,7 +20,7 @@ ACTION = spaces.Discrete(2)
 
 def encode(space: spaces.Space, leaf: object, config: ModelConfig = SMALL) -> torch.Tensor:
     ((_, spec),) = EnvSpec.of_spaces(space, ACTION).obs
-    return ChoiceEncoder(spec, config, torch.float32).forward(torch.as_tensor(np.asarray(leaf)))
+    return ChoiceEncoder(spec, config, torch.float32, read=1).forward(torch.as_tensor(np.asarray(leaf)))
 
 
 def test_a_number_becomes_a_one_hot_vector_counted_from_its_start() -> None:
@@ -129,25 +129,53 @@ def test_large_numbers_keep_their_differences(dtype: str) -> None:
     assert normalizer.forward(obs)["obs"].flatten().tolist() == pytest.approx(expected, abs=1e-3)
 
 
+def fresh_encoder(space: spaces.Space, one_hot_max: int = 1024) -> MLPEncoder:
+    torch.manual_seed(0)
+    config = ModelConfig(one_hot_max=one_hot_max, encoder_mlp_layers=(64,))
+    encoder = ActorCritic(EnvSpec.of_spaces(space, ACTION), config).tower.encoder
+    assert isinstance(encoder, MLPEncoder)
+    return encoder.requires_grad_(False)
+
+
 @pytest.mark.parametrize("one_hot_max", [1024, 2])
 @pytest.mark.parametrize(
     ("space", "least", "most"),
     [
         (spaces.Discrete(500), 0.0, 0.1),  # those of Taxi: with 1, policies stop at 7.7 of 7.93
-        (spaces.Discrete(16), 0.0, 0.5),
+        (spaces.Discrete(16), 0.0, 0.25),
         (spaces.MultiDiscrete(np.full((10, 10), 5)), 0.7, 1.3),
     ],
 )
 def test_values_of_a_choice_alone_start_alike_and_those_of_many_as_far_apart_as_normalized_numbers(
     space: spaces.Space, least: float, most: float, one_hot_max: int
 ) -> None:
-    torch.manual_seed(0)
-    config = ModelConfig(one_hot_max=one_hot_max, encoder_mlp_layers=(64,))
-    encoder = ActorCritic(EnvSpec.of_spaces(space, ACTION), config).tower.encoder
-    assert isinstance(encoder, MLPEncoder)
+    encoder = fresh_encoder(space, one_hot_max)
     space.seed(1)
     obs = torch.as_tensor(np.stack([space.sample() for _ in range(200)]))
 
-    sums = encoder.layers[0](encoder.choices[0](obs)) / GAINS[config.nonlinearity]
+    sums = encoder.layers[0](encoder.choices[0](obs)) / GAINS[ModelConfig().nonlinearity]
 
     assert least <= sums.std(0).mean().item() <= most
+
+
+def test_a_choice_weighs_as_much_however_the_space_is_nested_and_more_beside_numbers() -> None:
+    nested = spaces.Dict({str(number): spaces.Discrete(9) for number in range(5)})
+    beside = spaces.Dict({"a": spaces.Box(-1, 1, (4,)), "b": spaces.Discrete(9)})
+
+    spaces_of_encoders = (nested, spaces.MultiDiscrete([9] * 5), beside)
+    apart, together, mixed = (next(fresh_encoder(space).layers.parameters()) for space in spaces_of_encoders)
+    weights = mixed.norm(dim=0)
+
+    assert torch.equal(apart, together)
+    torch.testing.assert_close(weights[4:], (5**0.5 * weights[0]).expand(9))
+
+
+def test_each_table_starts_by_the_number_of_its_own_values() -> None:
+    (choice,) = fresh_encoder(spaces.MultiDiscrete([2, 200]), one_hot_max=100).choices
+    assert isinstance(choice, ChoiceEncoder)
+    assert choice.table is not None
+
+    weights = choice.table.weight
+
+    assert weights[:2].std().item() > 0.7
+    assert weights[2:].std().item() == pytest.approx(0.1, rel=0.1)
