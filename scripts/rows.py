@@ -136,7 +136,15 @@ _ALL = (
         tried="at most 0.6 was expected of a policy that sees its last view alone, but at the fork, the view back to "
         "the start shows all three objects at once, so that in S7 they can be compared without memory",
     ),
-    Row("minatar_breakout", "MinAtar/Breakout-v1", 10_000_000, 28.0, "28 (gymnax)", RETURN),
+    Row(
+        "minatar_breakout",
+        "MinAtar/Breakout-v1",
+        10_000_000,
+        28.0,
+        "28 (gymnax)",
+        RETURN,
+        tried="seed 2 was stopped after 9.6M steps and resumed",
+    ),
     Row("minatar_space_invaders", "MinAtar/SpaceInvaders-v1", 10_000_000, 120.0, "131 (gymnax)", RETURN),
     Row("inverted_pendulum", "InvertedPendulum-v5", 1_000_000, 960.0, "v4: 963.1 ± 22.2 (CleanRL)", RETURN),
     Row("hopper", "Hopper-v5", 1_000_000, 2400.0, "v3: 2,410 ± 10 (RL Zoo); v4: 2,383 ± 272 (CleanRL)"),
