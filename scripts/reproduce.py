@@ -34,7 +34,7 @@ from scripts.proc import busy_cores
 from scripts.record import machine
 from scripts.results_files import Point, measurements, read_row, write_row
 from scripts.results_page import PAGE, RESULTS, outcome, write_page
-from scripts.rows import GREEDY, PARITY, RATING, RETURN, ROWS, Row
+from scripts.rows import EPISODES, GREEDY, PARITY, RATING, RETURN, ROWS, Row
 
 _LIMIT_S = 24 * 3600.0
 _LOOK_S = 2.0
@@ -116,8 +116,8 @@ def commit() -> str:
 def facts_of(runs: Runs) -> dict[str, Any]:
     """What the results of a row depend on, and the date."""
     packages = {name: metadata.version(name) for name in _PACKAGES if any(metadata.distributions(name=name))}
-    command, usual = shown(runs.train("SEED")), Row._field_defaults["episodes"]
-    played = {} if runs.row.episodes == usual else {"episodes": runs.row.episodes}
+    command = shown(runs.train("SEED"))
+    played = {} if runs.row.episodes == EPISODES else {"episodes": runs.row.episodes}
     return {**machine(), "packages": packages, "commit": commit(), "command": command, **played}
 
 

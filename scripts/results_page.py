@@ -29,7 +29,7 @@ from scripts.results_files import (
     timed,
     where,
 )
-from scripts.rows import ENVPOOL_ROWS, IN_WORDS, RATING, ROWS, SOURCES, Row
+from scripts.rows import ENVPOOL_ROWS, EPISODES, IN_WORDS, RATING, ROWS, SOURCES, Row
 from sfactory.process.command import number
 from sfactory.statistics import bootstrap_interval
 
@@ -142,9 +142,10 @@ def section(folder: Path) -> str:
         "`python scripts/reproduce.py ROW` trains a row with seeds 1, 2 and 3. `python -m sfactory.train` with all",
         "flags of the last column and a `--seed`, in the root of the repository, trains the same: all else are the",
         "defaults of the env. The steps matter, since many rates fall to 0 over the run. A training return is the",
-        "mean of the last 100 episodes; a greedy return that of 100 episodes after training (of Taxi 3,000), in which",
-        "the policy takes its most probable actions. After the seeds it says how many reach the bar. The interquartile",
-        f"mean has a 95% bootstrap interval ([Agarwal et al. 2021](https://arxiv.org/abs/2108.13264)) from {SEEDS}",
+        f"mean of the last 100 episodes; a greedy return that of {EPISODES} episodes after training, unless a note",
+        "says how many, in which the policy takes its most probable actions. After the seeds it says how many of them",
+        "reach the bar. The interquartile mean has a 95% bootstrap interval",
+        f"([Agarwal et al. 2021](https://arxiv.org/abs/2108.13264)) from {SEEDS}",
         "seeds on. Minutes are of training, without the start, and the median of the seeds; those beside other work",
         "on the same cores are longer than those of a run alone, and where the seeds are of several machines or",
         "commits, they are of the newest. Published figures are of the same env after as many steps, unless they say",

@@ -14,6 +14,7 @@ from sfactory.report.observers import Observer
 # What a row is judged by: a name of metrics.jsonl, as it is at the end, or one of the two that are played afterwards.
 RETURN, SUCCESS = "train/true_objective_mean", "train/extra/success_mean"
 GREEDY, RATING = "greedy", "rating"
+EPISODES = 100  # of a greedy return, but for rows with a number of their own
 IN_WORDS = {
     RETURN: "training return",
     SUCCESS: "training success rate",
@@ -71,7 +72,7 @@ class Row(NamedTuple):
     about: str = ""
     at_most: bool = False
     tried: str = ""
-    episodes: int = 100
+    episodes: int = EPISODES
 
     def words(self, *seed: int | str) -> list[str]:
         """The words of the command line that trains it, with a seed or without."""
