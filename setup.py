@@ -79,6 +79,7 @@ setup(
         'faster-fifo>=1.5; sys_platform == "linux"',
         "tensorboardX",
         "threadpoolctl",
+        "packaging",
         "pyyaml",
     ],
     extras_require={

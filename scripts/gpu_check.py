@@ -7,7 +7,7 @@ replaced, atomically, after each step; it also names the steps that no time was 
     python scripts/gpu_check.py --out cpu.json --seconds 180 --device=cpu --quick    # tries all steps on a CPU
 
 A bare machine needs Python 3.11 or newer, a torch with CUDA (2.10 or newer), numpy, opencv-python-headless, pyyaml,
-threadpoolctl, protobuf, cloudpickle, psutil, pytest, pytest-timeout and hypothesis; with the versions of
+threadpoolctl, packaging, protobuf, cloudpickle, psutil, pytest, pytest-timeout and hypothesis; with the versions of
 constraints.txt faster-fifo, ale-py, gymnasium, Farama-Notifications, tensorboardX and pytorch_optimizer; and a wheel of
 sfactory, whose entry points name the families of environments (pip wheel --no-deps --no-build-isolation .). Python
 takes the modules of sfactory itself from the folder above this script.

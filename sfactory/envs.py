@@ -15,6 +15,7 @@ from sfactory.config.env_families import EnvFamily, lack_of_family, load_familie
 from sfactory.config.flags import did_you_mean
 from sfactory.config.help_text import called_as
 from sfactory.errors import ConfigError
+from sfactory.packages import other_versions
 from sfactory.process.command import Command
 
 _SHOWN = 4
@@ -63,7 +64,8 @@ def _summary(family: EnvFamily) -> Iterator[str]:
     shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     lack = lack_of_family(family)
     yield f"{family.name:<16} {'missing' if lack else 'installed':<10} {shown}"
-    for line in [lack] if lack else getattr(family, "lacks", list)():
+    others = other_versions(getattr(family, "extra", ""))
+    for line in [lack] if lack else [*others, *getattr(family, "lacks", list)()]:
         yield f"{'':<16} {line}"
 
 

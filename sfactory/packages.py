@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 import shlex
 import shutil
 import sys
@@ -11,6 +10,9 @@ from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 # The extra of sfactory that installs a module; env families say so themselves of those that they need.
 EXTRAS: Mapping[str, str] = MappingProxyType({"imageio_ffmpeg": "video", "mpe2": "pettingzoo", "pygame": "video"})
@@ -36,21 +38,42 @@ def install_command(extra: str) -> str:
     return f"{pip_install()} -e {shlex.quote(f'{folder}[{extra}]')}{constraints}"
 
 
-def _packages_of(extra: str) -> set[str]:
+def other_versions(extra: str) -> list[str]:
+    """A sentence for each installed package whose version is not one that ``extra`` asks for."""
+    found = ((each, _installed_version(each.name)) for each in _requirements_of(extra))
+    return [
+        f"{each.name} is installed in version {version}, and the extra {extra!r} asks for {each.specifier}; "
+        f"if it fails, run: {install_command(extra)}"
+        for each, version in found
+        if version and not each.specifier.contains(version, prereleases=True)
+    ]
+
+
+def _installed_version(package: str) -> str:
+    """Its version, or "" if it is not installed."""
     try:
-        needed = metadata.requires("sfactory") or []
+        return metadata.version(package)
     except metadata.PackageNotFoundError:
-        needed = []
-    return {_package(line) for line in needed if line.endswith(f'extra == "{extra}"')} or {""}
+        return ""
+
+
+def _requirements_of(extra: str) -> list[Requirement]:
+    """What sfactory needs with ``extra`` and not without it."""
+    try:
+        needed = [Requirement(line) for line in metadata.requires("sfactory") or []]
+    except metadata.PackageNotFoundError:
+        return []
+    without, with_it = {"extra": ""}, {"extra": extra}
+    return [each for each in needed if each.marker and each.marker.evaluate(with_it) > each.marker.evaluate(without)]
+
+
+def _packages_of(extra: str) -> set[str]:
+    return {canonicalize_name(each.name) for each in _requirements_of(extra)} or {""}
 
 
 def _packages_in(file: Path) -> set[str]:
-    return {_package(line) for line in file.read_text().splitlines()} - {""} if file.is_file() else set()
-
-
-def _package(requirement: str) -> str:
-    """The name in the form in which names are compared; "" for a comment."""
-    return re.sub(r"[-_.]+", "-", re.match(r"[\w.-]*", requirement)[0]).lower()  # type: ignore[index]
+    lines = file.read_text().splitlines() if file.is_file() else []
+    return {canonicalize_name(Requirement(line).name) for line in lines if line and not line.startswith("#")}
 
 
 def install_advice(module: str, extras: Mapping[str, str] = EXTRAS) -> str:

@@ -43,6 +43,7 @@ from sfactory.config.schema import AUTO, Config
 from sfactory.config.trust import TRUST, untrusted
 from sfactory.config.validation import Problem, check_env_name, find_problems, warnings_of
 from sfactory.errors import ConfigError, named
+from sfactory.packages import other_versions
 from sfactory.system.cores import Cores
 
 DEFAULT = "default"
@@ -123,7 +124,7 @@ def read_command_line(argv: Sequence[str], several_ranks: bool = False) -> Resol
     findings.problems += _untrusted(line, file, saved, values, sources)
     if findings.problems:
         raise ConfigError(findings.problems)
-    findings.warnings += warnings_of(config)
+    findings.warnings += warnings_of(config, findings.chosen)
     if prints:
         print(config_json(config, sources), flush=True)
         raise SystemExit(0)
@@ -207,6 +208,7 @@ def _layers(
     search = search_families(env)
     findings.warnings += search.warnings
     if search.family is not None:
+        findings.warnings += other_versions(getattr(search.family, "extra", ""))
         layers[f"{FAMILY} {search.family.name}"] = _family_defaults(search.family, env, findings)
     chosen = _without_defaults(file, layers)
     return {

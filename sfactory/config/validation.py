@@ -9,6 +9,7 @@ import ast
 import importlib.machinery
 import importlib.util
 import math
+import operator
 import os
 import re
 import sys
@@ -22,7 +23,7 @@ from sfactory.config.field import FlagInfo
 from sfactory.config.flags import Flag, all_flags, assigned, did_you_mean, is_of_type, type_text, values_of
 from sfactory.config.import_strings import standard_library_problem
 from sfactory.config.population_rules import AUXILIARY_RULES, POPULATION_RULES
-from sfactory.config.rule import Rule, refuse
+from sfactory.config.rule import Rule, idle_unless, refuse
 from sfactory.config.run_rules import RANK_RULES, REMOTE_RULES, RUN_RULES, SAMPLING_RULES
 from sfactory.config.schema import Config
 from sfactory.config.training_rules import LEARNING_RULES, NETWORK_RULES, OBJECTIVE_RULES, OPTIMIZER_RULES
@@ -205,10 +206,14 @@ def _gymnasium_id_problem(name: str) -> str | None:
     return unknown if near else f"{unknown}; if a package registers it, name that too, as in --env=package:{name}"
 
 
-def warnings_of(config: Config) -> list[str]:
-    """Settings of a ``config`` without problems that work and are seldom meant, one line each."""
+def warnings_of(config: Config, chosen: Collection[str] = ()) -> list[str]:
+    """Settings of a ``config`` without problems that work and are seldom meant, one line each.
+
+    chosen: the flags that the user set, as for ``find_problems``.
+    """
     values = values_of(config)
-    found = ((rule.flags[0], rule.find(config)) for rule in _WARNINGS)
+    rules = (rule for rule in _WARNINGS if not rule.idle or rule.flags[0] in chosen)
+    found = ((rule.flags[0], rule.find(config)) for rule in rules)
     return [f"{assigned(name, values[name])}: {text}" for name, text in found if text is not None]
 
 
@@ -239,4 +244,8 @@ _WARNINGS = (
         lambda config: config.learner.minibatch_ring_size > 1 and config.learner.num_epochs == 1,
         "with --num_epochs=1 each dataset gets one pass, so a ring of several changes nothing",
     ),
+    # Not refused, since published commands of Sample Factory have them.
+    *idle_unless(("gae_lambda",), "with_vtrace", operator.not_, False),
+    *idle_unless(("exploration_loss_coeff",), "exploration_loss", lambda loss: loss != "none", "entropy"),
+    *idle_unless(("recurrence", "rnn_type", "rnn_size", "rnn_num_layers"), "use_rnn"),
 )

@@ -257,20 +257,30 @@ def test_a_flag_that_is_wrong_by_itself_suspends_its_rules() -> None:
         ({"vtrace_c": None}, "vtrace_c (None)"),
         ({"num_batchers": 2, "num_workers": 3, "num_batches_to_accumulate": 3}, "half of num_workers"),
         ({"minibatch_ring_size": 2, "num_batches_to_accumulate": 3}, "--num_epochs=1"),
+        ({"gae_lambda": 0.9}, "or add --with_vtrace=False"),
+        ({"exploration_loss": "none", "exploration_loss_coeff": 0.01}, "or add --exploration_loss=entropy"),
+        ({"rnn_size": 256}, "or add --use_rnn=True"),
+        ({"recurrence": 1}, "--recurrence=1: has no effect as it is"),
         ({}, None),
         ({"publish_interval": 1000, "num_epochs": 2}, None),
         ({"vtrace_rho": 0.5, "vtrace_c": 0.5}, None),
         ({"vtrace_rho": 0.5, **GAE}, None),
         ({"num_batchers": 2, "num_workers": 4}, None),
         ({"minibatch_ring_size": 2, "num_epochs": 2}, None),
+        ({"gae_lambda": 0.9, **GAE}, None),
+        ({"rnn_size": 256, "rnn_type": "lstm", "recurrence": 1, "use_rnn": True}, None),
     ],
 )
 def test_unusual_settings_give_one_warning_and_others_none(values: dict[str, Any], expected: str | None) -> None:
-    warnings = warnings_of(config_of({"env": "CartPole-v1", **values}))
+    warnings = warnings_of(config_of({"env": "CartPole-v1", **values}), chosen=values)
 
     assert len(warnings) == (expected is not None)
     assert all(expected in line for line in warnings if expected)
     assert expected is None or problems(**values) == []
+
+
+def test_a_value_without_effect_that_the_user_did_not_set_is_no_warning() -> None:
+    assert warnings_of(config_of({"env": "CartPole-v1", "rnn_size": 256}), chosen=["env"]) == []
 
 
 @pytest.mark.parametrize(

@@ -394,6 +394,22 @@ def test_the_list_of_families_has_all_names_of_one(capsys: pytest.CaptureFixture
     assert "did you mean atari?" in capsys.readouterr().err
 
 
+def test_a_version_that_an_extra_does_not_ask_for_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    needed = ["packaging", 'packaging<2; extra == "atari"', 'pip>=1; extra == "atari"', 'none>=1; extra == "atari"']
+    monkeypatch.setattr(metadata, "requires", lambda _: needed)
+    version = metadata.version("packaging")
+
+    (warning,) = read_command_line(["--env=atari_pong"]).warnings
+
+    expected = f"packaging is installed in version {version}, and the extra 'atari' asks for <2; if it fails, run: "
+    assert warning == expected + install_command("atari")
+    assert envs.main([]) == 0
+    assert warning in capsys.readouterr().out
+    assert read_command_line(["--env=CartPole-v1"]).warnings == []
+
+
 def test_what_to_type_fits_the_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda _: str(Path(sys.executable).with_name("pip")))
     assert install_command("atari") == f"pip install -e '{ROOT}[atari]' -c {ROOT}/constraints.txt"
