@@ -187,7 +187,7 @@ class LearnerTimes(NamedTuple):
 
     grad_ms: a pass over a dataset. update_ms: an update, its share of the passes. load_ms: a dataset on its way to the
     device. load_wait_ms: training waited for a dataset. dequeue_ms: a dataset was assembled, waits for slots included.
-    publish_ms: weights were published, if they were due.
+    publish_ms: weights were checked and published.
     """
 
     policy: int

@@ -53,16 +53,28 @@ Begun = tuple[HostCopies | None, HostCopies]  # of the block, unless it stays on
 class Publisher:
     """Publishes the weights, every ``interval`` updates or at once, unless one is not finite.
 
-    version: policy version of the last publication. publications: their number in this session.
+    waits: collection waits for the learner, so no action is chosen until a dataset is closed. The weights are published
+    then, with its observations in their statistics, so that the next one is learned from with those that it was acted
+    with.
+    version: policy version of the last publication. publications: their number in this session. timings: of them.
     copy: the block of weights as it was last published, on the device of the model; only without SharedWeights.
     """
 
-    def __init__(self, flat: FlatState, weights: SharedWeights | None, interval: int, *unpublished: FlatState) -> None:
+    def __init__(
+        self,
+        flat: FlatState,
+        weights: SharedWeights | None,
+        interval: int,
+        *unpublished: FlatState,
+        waits: bool = False,
+    ) -> None:
         """weights: None where ``copy`` is read, in this process. unpublished: weights that are trained but not acted
         with; they have to be finite, too."""
         self.copy = torch.empty_like(flat.block if weights is None else flat.block[:0])
         self._flat, self._weights, self._interval, self._trained = flat, weights, interval, (flat, *unpublished)
+        self._waits = waits
         self.version = self.publications = 0
+        self.timings = Timings()
 
     def begin(self) -> Begun:
         """Begin to publish the present weights: ``publish`` waits less if the host has waited for the device since."""
@@ -72,23 +84,29 @@ class Publisher:
     def publish(self, train_step: int, begun: Begun | None = None) -> None:
         """Publish now, as policy version ``train_step``; ``begun``: the present weights, if that is known. Raises
         DivergedError as ``check``."""
-        block, sums = begun or self.begin()
-        self._require_finite(sums, train_step)
-        if self._weights is None or block is None:
-            self.copy.copy_(self._flat.block)
-        else:
-            self._weights.publish(block.wait()[0].numpy(), train_step)
+        with self.timings.stretch("publish"):
+            block, sums = begun or self.begin()
+            self._require_finite(sums, train_step)
+            if self._weights is None or block is None:
+                self.copy.copy_(self._flat.block)
+            else:
+                self._weights.publish(block.wait()[0].numpy(), train_step)
         self.version = train_step
         self.publications += 1
 
     def is_due(self, train_step: int) -> bool:
-        """Whether the last version is ``interval`` updates old."""
-        return train_step - self.version >= self._interval
+        """Whether to publish within a dataset: the last version is ``interval`` updates old."""
+        return not self._waits and train_step - self.version >= self._interval
 
     def publish_if_due(self, train_step: int, begun: Begun | None = None) -> None:
         """As ``publish``, if it is due."""
         if self.is_due(train_step):
             self.publish(train_step, begun)
+
+    def after_dataset(self, train_step: int) -> None:
+        """As ``publish``, where collection waits."""
+        if self._waits:
+            self.publish(train_step)
 
     def check(self, train_step: int) -> None:
         """Raises DivergedError if a weight is not finite, so that it is neither published nor saved."""
@@ -132,7 +150,8 @@ class Learner:
         unpublished = [] if auxiliary is None else [FlatState(auxiliary.to(self._device))]
         flat = FlatState(model)
         weights = None if setup.layout.resident else setup.weights
-        self.publisher = Publisher(flat, weights, config.learner.publish_interval, *unpublished)
+        waits = setup.layout.slots_until_trained
+        self.publisher = Publisher(flat, weights, config.learner.publish_interval, *unpublished, waits=waits)
         graphs = config.model.cuda_graphs and self._device.type == "cuda" and setup.trains
         averaging = None
         if ranks.world > 1 and config.learner.sync_every > 1:
@@ -158,9 +177,9 @@ class Learner:
         self.progress = Progress(best_metric=config.checkpoint.save_best_metric)
         self.checkpointer = Checkpointer(setup, self.trainer, self.progress, row, self.publisher.check, flat)
         self.counts = self.progress if averaging is None else Progress()  # of this rank since the last meeting
-        self._ranks, self.agreement = ranks, _agreement_of(self, flat, ranks, setup.layout.slots_until_trained)
+        self._ranks, self.agreement = ranks, _agreement_of(self, flat, ranks, waits)
         self.commands = CommandExecutor(self.checkpointer, self.publisher.publish)
-        self.timings = Timings()
+        self.timings = self.publisher.timings
         self._to_main = setup.shared.learners_to_main[setup.policy]
         self.finished = False
         self.failure: BaseException | None = None
@@ -250,18 +269,18 @@ class Learner:
             if dataset.passes == 1 and trainer.train_step > updates:  # the end of the time may have come first
                 self._row.add("datasets", 1)
             self._row.add("replayed_steps", dataset.learned.replayed - before.replayed)
-            with self.timings.stretch("publish"):
-                self.publisher.publish_if_due(trainer.train_step, *begun)
+            self.publisher.publish_if_due(trainer.train_step, *begun)
             self._write_row()
             return more
 
     def close(self, dataset: Dataset) -> None:
-        """After the last pass over ``dataset``: hooks, statistics, checkpoints and a command that waits."""
+        """After the last pass over ``dataset``: statistics, weights, hooks, checkpoints and a command that waits."""
         with self._changing_model():
             self._open_datasets -= 1
             if self.finished:
                 return
             self.trainer.close(dataset)
+            self.publisher.after_dataset(self.trainer.train_step)
             self._write_row()
             self._hooks.after_dataset(self.trainer, dataset.means, self._setup.policy, self.progress.env_steps)
             if self._stats_due.due():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import traceback
 from pathlib import Path
@@ -19,6 +20,7 @@ from sfactory.learner.staging import REPLAYED
 from sfactory.learner.train_stats import INTRINSIC
 from sfactory.messages import TRAIN_STATISTICS, LearnerTimes, PolicyLag, TrainStats
 from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.flat_state import FlatState
 from sfactory.shared.status import State
 from tests.support.hooks import DIARY, FAIL_AT, lines
 from tests.support.lone_learner import LoneLearner
@@ -81,6 +83,22 @@ def test_timings_are_reported_and_work_is_counted(tmp_path: Path) -> None:
     saved = learner.saved()
     assert saved is not None
     assert saved["env_steps"] == learner.learning.progress.env_steps == 60
+
+
+@pytest.mark.parametrize("flags", [{}, {"num_epochs": 3}, {"num_epochs": 3, "early_stop_kl": 1e-9}])
+def test_where_collection_waits_the_next_dataset_is_acted_and_learned_with_the_same_statistics(
+    flags: dict[str, Any],
+) -> None:
+    learner = LoneLearner(normalize_input=True, num_batches_to_accumulate=0, **flags)
+    trainer, weights = learner.learning.trainer, learner.setup.weights
+    for dataset in range(3):
+        learner.area.obs["obs"].add_(1.0)  # which changes what the normalizer knows
+        learner.learn()
+
+        published = np.zeros(weights.nbytes, np.uint8)
+        publications, version = weights.read_into(published)
+        assert (version, publications) == (trainer.train_step, dataset + 2)
+        assert published.tobytes() == FlatState(copy.deepcopy(trainer.model)).to_host().tobytes()
 
 
 def test_time_of_the_last_counted_steps_is_reported() -> None:
