@@ -226,12 +226,17 @@ def choose_mapping(population: PopulationConfig, splits: int, agents: int) -> Ma
 
 
 def _splits(sampling: SamplingConfig, inference: Inference, population: PopulationConfig) -> int:
-    """Splits of an actor. Local inference waits for no other process, so it needs only one split for each policy."""
+    """Splits of an actor. Local inference waits for no other process, so it needs only as many as policies need.
+
+    Where that is possible, all policies get equally many.
+    """
     if inference == "central":
         return sampling.worker_num_splits
-    of_actor = -(-population.num_policies // max(1, sampling.num_workers))
-    by_split = population.policy_mapping in ("auto", "split") and sampling.num_envs_per_worker % of_actor == 0
-    return of_actor if by_split else 1
+    envs, actors, policies = sampling.num_envs_per_worker, max(1, sampling.num_workers), population.num_policies
+    if population.policy_mapping not in ("auto", "split") or actors * envs < policies:
+        return 1
+    enough = [splits for splits in range(-(-policies // actors), envs + 1) if envs % splits == 0]
+    return next((splits for splits in enough if actors * splits % policies == 0), enough[0])
 
 
 def num_evaluators(evaluation: EvaluationConfig) -> int:

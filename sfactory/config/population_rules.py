@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -92,22 +93,32 @@ def _some_are_not_best(config: Config) -> str | None:
     return f"rounded up, that is all of the {count} policies, so that none could be replaced: use {most:g} or less"
 
 
-def _policies_have_splits(config: Config) -> str | None:
+def decided(config: Config, inference: str, agents: int) -> Mapping[str, str]:
+    """What ``inference`` and ``policy_mapping`` mean that may be auto: ``inference``, and for envs of ``agents``."""
+    population = config.population
+    mixed = population.policy_mapping == "auto" and agents > 1 and population.pbt_mix_policies_in_one_env
+    return {"inference": inference} | ({"policy_mapping": "agent"} if mixed else {})
+
+
+def lack_of_splits(config: Config) -> str | None:
     """Where collection waits for the learner, a policy without splits of its own would wait for ever."""
-    population, sampling = config.population, config.sampling
-    if population.num_policies == 1 or not waits_for_learner(config):
+    population, sampling, policies = config.population, config.sampling, config.population.num_policies
+    if policies == 1 or not waits_for_learner(config):
         return None
-    if population.policy_mapping != "split":
+    asynchronous = "--async_rl=True and --num_batches_to_accumulate=2"
+    if population.policy_mapping not in ("auto", "split"):
         return (
             "where collection waits for the learner (async_rl=False or num_batches_to_accumulate=0) every policy needs "
-            "splits of its own: use --policy_mapping=split, or --async_rl=True and --num_batches_to_accumulate=2"
+            f"splits of its own: use --policy_mapping=split, or {asynchronous}"
         )
-    splits = sampling.num_workers * sampling.worker_num_splits
-    if sampling.inference != "local" and splits % population.num_policies:
+    # With local inference an actor has as many splits as it needs, each of one env or more.
+    of_actor = "worker_num_splits" if sampling.inference == "central" else "num_envs_per_worker"
+    splits = max(1, sampling.num_workers) * getattr(sampling, of_actor)
+    if splits % policies:
         return (
-            f"{splits} splits (num_workers x worker_num_splits) cannot be divided equally among "
-            f"{population.num_policies} policies, as they must where collection waits for the learner: use a multiple "
-            "of num_policies"
+            f"{splits} splits (num_workers x {of_actor}) cannot be divided equally among {policies} policies, as they "
+            "must where collection waits for the learner (async_rl=False or num_batches_to_accumulate=0): use a "
+            f"multiple of num_policies, or {asynchronous}"
         )
     return None
 
@@ -146,7 +157,8 @@ POPULATION_RULES = (
         "batches change their size only where collection does not wait for the learner: leave it out, or use "
         "--async_rl=True and --num_batches_to_accumulate=2",
     ),
-    Rule(("policy_mapping", "num_policies", *WAITING, "num_workers", "worker_num_splits"), _policies_have_splits),
+    # Not num_envs_per_worker, whose default by kind of task would be left out with that of waiting.
+    Rule(("policy_mapping", "num_policies", *WAITING, "num_workers", "worker_num_splits"), lack_of_splits),
     refuse(
         ("opponent_pool", "num_policies"),
         lambda config: config.population.opponent_pool > 0 and config.population.num_policies > 1,

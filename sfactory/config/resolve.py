@@ -8,6 +8,7 @@ that the user has not set are fitted to those that are.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -60,6 +61,10 @@ _GIVEN = (CONFIG_FILE, COMMAND_LINE, GIVEN_EARLIER)
 _SAVED = (SAVED_RUN, GIVEN_EARLIER, AUTOTUNE)
 # A family knows how to train its environments, not which run this is.
 _NOT_FOR_FAMILIES = NOT_RESUMED | {"env", "env_kwargs"}
+_BY_KIND = (
+    "a run may have other values than these defaults: no family knows this env, and the defaults for its kind of task "
+    "(docs/task_defaults.md) are chosen once it is made"
+)
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,12 @@ class Resolved:
     def tuned(self) -> dict[str, object]:
         """The values that autotune chose for the resumed run, by flag name."""
         return {name: value for name, value in values_of(self.config).items() if self.sources[name] == AUTOTUNE}
+
+    @property
+    def awaits_kind(self) -> bool:
+        """Whether flags may get defaults by kind of task, which is known once the env is made."""
+        by_family = any(source.startswith(FAMILY) for source in self.sources.values())
+        return self.config.run.task_defaults and not by_family and DEFAULT in self.sources.values()
 
     def replaced(self, values: Mapping[str, object], source: str) -> Resolved:
         """The same with other values of some flags, which come from ``source``."""
@@ -127,6 +138,8 @@ def read_command_line(argv: Sequence[str], several_ranks: bool = False) -> Resol
     findings.warnings += warnings_of(config, findings.chosen)
     if prints:
         print(config_json(config, sources), flush=True)
+        if Resolved(config, sources, []).awaits_kind:
+            print(_BY_KIND, file=sys.stderr)
         raise SystemExit(0)
     chosen = {*layers[CONFIG_FILE], *layers[COMMAND_LINE], *_of_sources(saved, *_GIVEN)}
     return Resolved(config, sources, findings.warnings, frozenset(chosen))
@@ -353,5 +366,7 @@ def _origin(
 def _help(topic: str, env: str) -> str:
     family = search_families(env).family if env else None
     if family is None:
+        if env:
+            print(_BY_KIND, file=sys.stderr)
         return train_help(topic)
     return train_help(topic, family.name, _family_defaults(family, env, _Findings()))

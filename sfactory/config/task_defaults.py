@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sfactory.config.flags import config_of, values_of
-from sfactory.config.resolve import DEFAULT, FAMILY, Resolved
+from sfactory.config.population_rules import decided
+from sfactory.config.resolve import DEFAULT, Resolved
 from sfactory.config.run_rules import fitted
 from sfactory.config.schema import Config, Kind
 from sfactory.config.trust import NETWORKS
@@ -51,16 +52,10 @@ TASK_DEFAULTS: Mapping[Kind, Mapping[str, object]] = {
 }
 
 
-def wants_task_defaults(resolved: Resolved) -> bool:
-    """Whether flags may get defaults by kind of task."""
-    by_family = any(source.startswith(FAMILY) for source in resolved.sources.values())
-    return resolved.config.run.task_defaults and not by_family and DEFAULT in resolved.sources.values()
-
-
 def depends_on_step_time(resolved: Resolved) -> bool:
     """Whether a default depends on how long an env step takes; never in serial mode, which has to be repeatable."""
     unset = resolved.sources["num_envs_per_worker"] == DEFAULT
-    return unset and not resolved.config.run.serial_mode and wants_task_defaults(resolved)
+    return unset and not resolved.config.run.serial_mode and resolved.awaits_kind
 
 
 def with_task_defaults(
@@ -83,8 +78,10 @@ def with_task_defaults(
         largest = _LARGEST_ON_GPU if on_gpu and kind == "images" else _LARGEST
         chosen["batch_size"] = _batch_size(before | chosen, largest, agents)
     chosen |= fitted(before | chosen, {name for name, source in sources.items() if source == DEFAULT})
+    wanted = config.sampling.inference
+    meant = decided(config, ("central" if on_gpu else "local") if wanted == "auto" else wanted, agents)
     while chosen:
-        problems = find_problems(config_of(before | chosen), chosen=resolved.given)
+        problems = find_problems(config_of({**before, **chosen, **meant}), chosen=resolved.given)
         clashing = chosen.keys() & {name for problem in problems for name in problem.flags}
         if not clashing:
             break
@@ -116,7 +113,7 @@ def with_gpu_defaults(resolved: Resolved, kind: Kind) -> Resolved:
     plain = not config.run.serial_mode and not config.hooks.after_train_step
     if sources["cuda_graphs"] == DEFAULT and plain and not why_not_recorded(config):
         chosen["cuda_graphs"] = True
-    if sources["amp"] == DEFAULT and kind == "images" and wants_task_defaults(resolved):
+    if sources["amp"] == DEFAULT and kind == "images" and resolved.awaits_kind:
         chosen["amp"] = "auto"
     return resolved.replaced(chosen, _GPU) if chosen and config.run.task_defaults else resolved
 

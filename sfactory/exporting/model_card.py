@@ -34,8 +34,9 @@ Trained with sfactory {version}. `policy.safetensors` holds the weights with the
 
 ## Play it
 
+In a checkout of sfactory, with its extras: `pip install -e '.[hub,safetensors]'`. Then:
+
 ```
-pip install "sfactory[hub,safetensors]"
 {command}
 ```
 

@@ -12,14 +12,15 @@ import torch
 
 from sfactory.actor.policy_assignment import SOLE_AGENT, Mapping, custom_assignment
 from sfactory.actor.reward_shaping import RewardShaping
-from sfactory.config.flags import assigned
+from sfactory.config.flags import assigned, config_of, values_of
 from sfactory.config.import_strings import Unresolved, find_callable
+from sfactory.config.population_rules import decided, lack_of_splits
 from sfactory.config.resolve import Resolved, fitted_to_agents, with_critic_group
 from sfactory.config.run_rules import rounds_misfit
 from sfactory.config.schema import Config, SamplingConfig
-from sfactory.config.task_defaults import wants_task_defaults, with_gpu_defaults, with_task_defaults
+from sfactory.config.task_defaults import with_gpu_defaults, with_task_defaults
 from sfactory.errors import ConfigError, ResourceError, clean, named, raised_at
-from sfactory.layout import ActingCost, Layout, choose_inference, num_evaluators
+from sfactory.layout import ActingCost, Inference, Layout, choose_inference, num_evaluators
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.custom import own_parts
 from sfactory.model.distributions import require_discrete
@@ -217,7 +218,7 @@ def fitted_to_env(resolved: Resolved, probed: Probed, device: str) -> Resolved:
     resolved = with_critic_group(resolved, has_groups)
     config = resolved.config
     kind, on_gpu = probed.spec.for_model(config.model).kind, device != "cpu"
-    if wants_task_defaults(resolved):
+    if resolved.awaits_kind:
         resolved = with_task_defaults(resolved, kind, probed.step_us, on_gpu, probed.spec.num_agents)
     resolved = fitted_to_agents(resolved, probed.spec.num_agents)
     if probed.makes_tensors:
@@ -254,27 +255,7 @@ def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None, 
     inference, why = choose_inference(_wanted_inference(sampling), device != "cpu", cost)
     no_evaluation = config.benchmark.benchmark or config.run.serial_mode
     evaluators = 0 if no_evaluation else num_evaluators(config.evaluation)
-    if config.population.opponent_pool and spec.num_agents < 2:
-        named = assigned("opponent_pool", config.population.opponent_pool)
-        raise ConfigError([f"{named}: the environment has one agent, and so no opponent: leave it out"])
-    if misfit := rounds_misfit(config, spec.num_agents):
-        raise ConfigError([f"{assigned('async_rl', sampling.async_rl)}: {misfit}"])
-    if spec.num_agents > 1 and config.algo.rnd:
-        raise ConfigError(
-            ["--rnd=True: needs an env of one agent: of several, some may have no next observation: leave it out"]
-        )
-    if spec.in_turns and config.algo.use_cpc:
-        raise ConfigError(
-            ["--use_cpc=True: it predicts the next step of an agent, and the agents of the env act in turn"]
-        )
-    if spec.in_turns and sampling.rollout < spec.num_agents:
-        raise ConfigError(
-            [
-                f"{assigned('rollout', sampling.rollout)}: the {spec.num_agents} agents of the env act in turn, so an "
-                "agent's next turn, which its last one is learned from, comes only in another rollout; use "
-                f"--rollout={8 * spec.num_agents} or more"
-            ]
-        )
+    _require_fit(config, spec, inference)
     layout = Layout.plan(
         sampling, config.learner, inference, model.state_size, evaluators, config.population, spec.num_agents, resident
     )
@@ -298,6 +279,34 @@ def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None, 
     reading += [f"observation {key!r} is not read; --ignore_obs_keys= reads it" for key in config.model.ignore_obs_keys]
     reading += [f"policy {policy} plays agents with the spaces of {kind}" for policy, kind in enumerate(kinds)]
     return Plan(spec, layout, device, cores, weight_bytes, why, weight_shapes=weight_shapes, reading=tuple(reading))
+
+
+def _require_fit(config: Config, spec: EnvSpec, inference: Inference) -> None:
+    """Raise ConfigError for flags that do not fit the env's agents, or ``inference``, now that both are known."""
+    sampling, population = config.sampling, config.population
+    if population.opponent_pool and spec.num_agents < 2:
+        named = assigned("opponent_pool", population.opponent_pool)
+        raise ConfigError([f"{named}: the environment has one agent, and so no opponent: leave it out"])
+    if misfit := rounds_misfit(config, spec.num_agents):
+        raise ConfigError([f"{assigned('async_rl', sampling.async_rl)}: {misfit}"])
+    if spec.num_agents > 1 and config.algo.rnd:
+        raise ConfigError(
+            ["--rnd=True: needs an env of one agent: of several, some may have no next observation: leave it out"]
+        )
+    if spec.in_turns and config.algo.use_cpc:
+        raise ConfigError(
+            ["--use_cpc=True: it predicts the next step of an agent, and the agents of the env act in turn"]
+        )
+    if spec.in_turns and sampling.rollout < spec.num_agents:
+        raise ConfigError(
+            [
+                f"{assigned('rollout', sampling.rollout)}: the {spec.num_agents} agents of the env act in turn, so an "
+                "agent's next turn, which its last one is learned from, comes only in another rollout; use "
+                f"--rollout={8 * spec.num_agents} or more"
+            ]
+        )
+    if lack := lack_of_splits(config_of({**values_of(config), **decided(config, inference, spec.num_agents)})):
+        raise ConfigError([f"{assigned('policy_mapping', population.policy_mapping)}: {lack}"])
 
 
 def plan_run(

@@ -594,7 +594,8 @@ def test_the_printed_config_has_all_values_with_their_sources_and_is_a_config_fi
         read(*asked, "--print_config", "--seed=1")
 
     assert caught.value.code == 0
-    text = capsys.readouterr().out
+    text, said = capsys.readouterr()
+    assert said == ""
     content = json.loads(text)
     assert content["config"].keys() == content["sources"].keys() == all_flags().keys()
     assert (content["config"]["gamma"], content["sources"]["gamma"]) == (0.5, "command line")
@@ -611,7 +612,9 @@ def test_defaults_of_a_printed_config_stay_defaults_and_what_was_edited_there_do
     asked = [PLAIN_ENV, "--rollout=50"]
     with pytest.raises(SystemExit):
         read(*asked, "--print_config")
-    content = json.loads(capsys.readouterr().out)
+    printed = capsys.readouterr()
+    assert "no family knows this env" in printed.err
+    content = json.loads(printed.out)
     Path("printed.json").write_text(json.dumps(content))
     content["config"]["num_epochs"] = 3
     Path("edited.json").write_text(json.dumps(content))

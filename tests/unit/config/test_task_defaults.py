@@ -10,7 +10,6 @@ from sfactory.config.schema import Kind
 from sfactory.config.task_defaults import (
     TASK_DEFAULTS,
     depends_on_step_time,
-    wants_task_defaults,
     with_gpu_defaults,
     with_task_defaults,
 )
@@ -77,6 +76,15 @@ def test_a_dataset_is_a_round_of_all_actors_and_agents_of_a_policy(
     assert check(resolved.config) == []
 
 
+@pytest.mark.parametrize(("policies", "agents", "waits"), [(4, 1, True), (6, 1, False), (4, 2, False)])
+def test_collection_waits_by_default_where_all_policies_get_splits(policies: int, agents: int, waits: bool) -> None:
+    command = read_command_line([ENV, TWO_ACTORS, f"--num_policies={policies}"])
+    resolved = with_task_defaults(command, "vector", None, agents=agents)
+
+    assert (resolved.config.learner.num_batches_to_accumulate == 0) is waits
+    assert resolved.config.sampling.num_envs_per_worker == 16
+
+
 def test_slow_envs_are_not_multiplied() -> None:
     assert depends_on_step_time(read_command_line([ENV]))
     assert not depends_on_step_time(read_command_line([ENV, "--num_envs_per_worker=4"]))
@@ -139,4 +147,4 @@ def test_a_gpu_gets_graphs_where_updates_can_be_recorded_and_short_formats_where
     ("words", "wanted"), [([ENV], True), ([ENV, "--task_defaults=False"], False), (["--env=CartPole-v1"], False)]
 )
 def test_families_and_the_flag_decide_first(words: list[str], wanted: bool) -> None:
-    assert wants_task_defaults(read_command_line(words)) is wanted
+    assert read_command_line(words).awaits_kind is wanted

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from sfactory.process.spawn import Spawner
 from sfactory.shared.control import Control
 from sfactory.shared.status import StatusBoard
 from sfactory.shared.trajectories import TrajectoryBuffer
+from sfactory.spec import EnvSpec
 from sfactory.system.cores import Cores
 from tests.support.episodes import finished_episodes
 from tests.support.parts import SCALAR, TINY, small_layout
@@ -63,6 +65,23 @@ def test_opponents_are_refused_where_there_is_one_agent() -> None:
     assert plan_sizes(config, COUNTING.agents().spec).layout.opponents == 2
     with pytest.raises(ConfigError, match="--opponent_pool=2: the environment has one agent"):
         plan_sizes(config, SCALAR)
+
+
+def test_policies_that_wait_for_their_learners_have_splits_of_their_own_unless_they_play_the_agents_of_an_env() -> None:
+    one, waiting = synchronous(240), LearnerConfig(batch_size=240, num_batches_to_accumulate=0)
+    sampling = replace(one.sampling, num_envs_per_worker=12, worker_num_splits=2, async_rl=True)
+
+    def plan(policies: int, spec: EnvSpec = SCALAR, inference: Literal["auto", "central"] = "auto") -> Layout:
+        population, how = PopulationConfig(num_policies=policies), replace(sampling, inference=inference)
+        return plan_sizes(replace(one, population=population, sampling=how, learner=waiting), spec).layout
+
+    assert [plan(policies).splits for policies in (2, 3, 4, 6, 8, 24)] == [1, 3, 2, 3, 4, 12]
+    assert plan(3).mapping == plan(4, inference="central").mapping == "split"
+    for lacking in (lambda: plan(5), lambda: plan(3, inference="central")):
+        with pytest.raises(ConfigError, match=r"^--policy_mapping=auto: (24|4) splits .* equally among (5|3) policies"):
+            lacking()
+    with pytest.raises(ConfigError, match=r"^--policy_mapping=auto: where .* use --policy_mapping=split, or --async"):
+        plan(3, COUNTING.agents().spec)
 
 
 def warmed(env: ScriptedAgents, steps: int) -> Split:
