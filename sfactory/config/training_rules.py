@@ -249,6 +249,11 @@ OBJECTIVE_RULES = (
         "a mean of two networks has other spectral norms than either: use --target_tau=1.0 with "
         "--use_spectral_norm=True",
     ),
+    refuse(
+        ("sync_every", "use_spectral_norm"),
+        lambda config: config.learner.sync_every > 1 and config.model.use_spectral_norm,
+        "a mean of networks has other spectral norms than each of them: leave one of the two out",
+    ),
     *idle_unless(
         ("vtrace_rho", "vtrace_pg_rho", "vtrace_c", "vtrace_lambda", "vtrace_adv_weighting", "vtrace_drop_last_ts"),
         "with_vtrace",

@@ -84,7 +84,8 @@ class Exploration(AuxiliaryTask):
 
         The reward of step t is the predictor's error at obs[t+1], whether an episode ended there or not: the intrinsic
         value of a state does not know ends (section 2.3 of the source). With ``rnd_first_only`` it is 0 where the
-        episode has given that observation earlier in the rollout. Targets are those of GAE with present values.
+        episode has given that observation earlier in the rollout. Targets are those of GAE with present values. Steps
+        that were not taken, which show the last observation of an episode, are passed over.
         """
         rnd, following = self.rnd, {path: leaf[1:] for path, leaf in batch.obs.items()}
         rnd.normalizer.update(following, batch.fresh)
@@ -105,6 +106,7 @@ class Exploration(AuxiliaryTask):
             bootstrap_value=value[-1],
             valid=batch.taken,
             lambda_=config.gae_lambda,
+            held=~batch.taken,
         )
         fresh = batch.fresh
         rnd.value.observe(targets.returns, fresh)
@@ -119,10 +121,13 @@ class Exploration(AuxiliaryTask):
         return 1.0
 
     def loss(self, batch: Batch, unrolled: Unrolled, config: AlgoConfig) -> Tensor:
-        """Mean error of the predictor over a share of the valid steps, plus the weighted error of intrinsic values."""
+        """Mean error of the predictor over a share of the steps, plus the weighted error of intrinsic values.
+
+        The predictor also learns the observations of steps that were not taken: the last ones of episodes, which pay.
+        """
         valid, steps = batch.valid, batch.valid.shape[0]
         chosen = torch.rand(valid.shape, generator=self._generator, device=valid.device) < config.rnd_share
-        chosen &= valid
+        chosen &= valid | ~batch.taken
         error = self.rnd.error({path: leaf[:steps] for path, leaf in batch.obs.items()})
         prediction = torch.where(chosen, error, 0.0).sum() / chosen.sum().clamp(min=1)
         assert batch.intrinsic_returns is not None

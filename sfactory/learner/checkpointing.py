@@ -134,7 +134,7 @@ def restore(payload: dict[str, Any], where: str, trainer: Trainer, progress: Pro
 
 
 def take_over(payload: dict[str, Any], where: str, trainer: Trainer) -> None:
-    """Weights and optimizer of another policy; raises CheckpointError, with all as it was, if they do not fit."""
+    """Weights, moments, adapted rates of another policy; raises CheckpointError, with all as it was, if they misfit."""
     SavedState.of(payload, where)
     before = copy.deepcopy(_weights(trainer))
     try:
@@ -142,6 +142,7 @@ def take_over(payload: dict[str, Any], where: str, trainer: Trainer) -> None:
     except CheckpointError:
         _restore_weights(before, where, trainer)
         raise
+    trainer.coefficients.restore(payload.get("coefficients", payload))
 
 
 def share(trainer: Trainer, progress: Progress, ranks: Ranks) -> None:

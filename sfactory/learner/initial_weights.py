@@ -17,9 +17,13 @@ from sfactory.config.schema import PARTS, Config
 from sfactory.errors import ConfigError
 from sfactory.learner.checkpointing import SavedState
 from sfactory.learner.trainer import Trainer
+from sfactory.model.normalizer import RunningNormalizer
 from sfactory.model.parts import part_of
 
 _log = logging.getLogger(__name__)
+
+# Statistics of the earlier run weigh no more than so many steps of this one, so that they adapt to its scales.
+_KNOWN_ROWS = 100_000
 
 _FORM = re.compile(r"(.+?)(?::(\d+)(?::(latest|best|milestone))?)?")
 
@@ -91,6 +95,9 @@ def begin_with_weights(trainer: Trainer, config: Config, policy: int) -> None:
     if initial is None:
         return
     trainer.model.load_state_dict({**state, **initial.tensors})
+    for part in trainer.model.modules():
+        if isinstance(part, RunningNormalizer):
+            part.count.clamp_(max=_KNOWN_ROWS)
     if trainer.target is not None:
         trainer.target.copy()
     parts = {part_of(name): None for name in initial.tensors}

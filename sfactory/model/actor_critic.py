@@ -13,6 +13,7 @@ from sfactory.action_heads import ActionHead, BoxHead, DiscreteHead
 from sfactory.config.schema import ModelConfig
 from sfactory.model.action_mask import ActionMask
 from sfactory.model.distributions import ActionDistribution, Actions, num_params
+from sfactory.model.encoders import MLPEncoder
 from sfactory.model.layers import SpectralLinear, initialize
 from sfactory.model.normalizer import ObsNormalizer, RunningNormalizer, Sum
 from sfactory.model.tower import Tower, WholeModel
@@ -248,9 +249,11 @@ class ActorCritic(nn.Module):
         return [parameter for parameter in self.parameters() if parameter not in critic]
 
     def hidden_matrices(self) -> list[nn.Parameter]:
-        """Matrices and kernels of the towers; no biases and no head."""
+        """Matrices and kernels of the towers; no biases, no head, and none of which a step uses only a few rows."""
         towers = [tower for tower in (self.tower, self.critic_tower) if tower is not None]
-        return [parameter for tower in towers for parameter in tower.parameters() if parameter.ndim >= 2]
+        encoders = [part for tower in towers for part in tower.modules() if isinstance(part, MLPEncoder)]
+        few = {weight for encoder in encoders for weight in encoder.weights_of_choices()}
+        return [each for tower in towers for each in tower.parameters() if each.ndim >= 2 and each not in few]
 
     def fresh_state(self, rows: int) -> Tensor:
         """[rows, S] zeros on the model's device: the state at the start of an episode."""

@@ -118,6 +118,11 @@ class MLPEncoder(nn.Module):
             x = self._activation(layer.forward(x))
         return x
 
+    def weights_of_choices(self) -> list[nn.Parameter]:
+        """Matrices of which each value of a choice has a row or a column: a step uses few of them."""
+        tables = [choice.table for _, _, choice in self.leaves if choice is not None]
+        return [(self._linears[0] if table is None else table).weight for table in tables]
+
     def _inputs(self, obs: dict[str, Tensor]) -> Tensor:
         """[B, sum of leaf sizes] in the first layer's dtype, scaled; may be a view of a single leaf."""
         flat = [

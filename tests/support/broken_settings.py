@@ -203,6 +203,7 @@ BROKEN: list[Row] = [
     ("policy_mapping", {"num_policies": 3, "num_batches_to_accumulate": 0, "num_workers": 2, "inference": "central"}),
     ("policy_mapping", {"num_policies": 6, "async_rl": False, "num_workers": 2, "num_envs_per_worker": 16}),
     ("opponent_pool", {"opponent_pool": 4, "num_policies": 2}),
+    ("sync_every", {"sync_every": 20, "use_spectral_norm": True}),
     ("opponent_pool", {"opponent_pool": 4, "num_batches_to_accumulate": 0}),
     ("opponent_pool", {"opponent_pool": 4, "save_milestones_sec": 60}),
     ("learning_rate", {**POPULATION, "learning_rate": 0.5}),

@@ -98,8 +98,10 @@ def test_command_is_executed_while_no_dataset_comes(background: bool) -> None:
     assert learner.learning.trainer.learner.num_epochs == 3
 
 
-def test_child_copies_weights_and_moments_but_not_steps(tmp_path: Path) -> None:
-    parent, child = LoneLearner(tmp_path / "parent"), LoneLearner(tmp_path / "child", seed=7)
+def test_child_copies_weights_moments_and_adapted_rates_but_not_steps(tmp_path: Path) -> None:
+    adaptive = {"lr_schedule": "kl_adaptive_epoch", "kl_target": 0.01, "kl_loss_coeff": 0.2}
+    parent = LoneLearner(tmp_path / "parent", **adaptive)
+    child = LoneLearner(tmp_path / "child", seed=7, **adaptive)
     for _ in range(3):
         parent.learn()
     child.area.obs["obs"].mul_(-1.0)
@@ -111,6 +113,7 @@ def test_child_copies_weights_and_moments_but_not_steps(tmp_path: Path) -> None:
     theirs, own = (payload_of(each.learning.trainer, each.learning.progress) for each in (parent, child))
     assert_same(own["model"], theirs["model"])
     assert_same(own["optimizer"]["state"], theirs["optimizer"]["state"])
+    assert own["coefficients"] == theirs["coefficients"]
     assert child.learning.progress.env_steps == steps
     saved = child.saved()
     assert saved is not None

@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 import torch
+from gymnasium import spaces
 from pytorch_optimizer import Lamb, Muon
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sfactory.config.schema import OptimConfig
+from sfactory.config.schema import ModelConfig, OptimConfig
 from sfactory.learner.gradient_step import Applied, GradientStep, Rates
 from sfactory.learner.optimizers import RefusableOptimizer, RMSprop
 from sfactory.model.actor_critic import ActorCritic
+from sfactory.spec import EnvSpec
 from tests.support.equality import assert_same, changed, copied
 from tests.support.parts import model_of
 
@@ -183,6 +185,20 @@ def test_muon_steps_the_matrices_of_towers_alone() -> None:
         matrices = {name for name, p in model.named_parameters() if name.startswith(tower) and p.ndim >= 2}
         assert stepped == matrices
         assert len(stepped) >= 4
+
+
+@pytest.mark.parametrize(
+    ("one_hot_max", "left_out"), [(10, "tower.encoder.layers.0.weight"), (4, "tower.encoder.choices.0.table.weight")]
+)
+def test_muon_leaves_rows_of_choices_to_adam(one_hot_max: int, left_out: str) -> None:
+    spec = EnvSpec.of_spaces(spaces.Discrete(5), spaces.Discrete(2))
+    model = ActorCritic(spec, ModelConfig(encoder_mlp_layers=(8, 8), one_hot_max=one_hot_max))
+
+    hidden = {id(weight) for weight in model.hidden_matrices()}
+
+    towers = {name for name, weight in model.named_parameters() if name.startswith("tower") and weight.ndim >= 2}
+    assert {name for name, weight in model.named_parameters() if id(weight) in hidden} == towers - {left_out}
+    assert left_out in towers
 
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {

@@ -16,6 +16,7 @@ from sfactory.errors import ConfigError
 from sfactory.learner.checkpointing import Progress, payload_of
 from sfactory.learner.initial_weights import begin_with_weights, initial_weights
 from sfactory.learner.trainer import Trainer
+from sfactory.model.normalizer import RunningNormalizer
 from sfactory.spec import EnvSpec
 from tests.support.equality import changed, copied
 from tests.support.parts import VECTOR, model_of, random_batch, trainer_for
@@ -57,6 +58,20 @@ def test_all_weights_and_statistics_are_taken_and_counts_start_at_zero(
     assert not changed(trainer.model, dict(source.model.state_dict()))
     assert trainer.train_step == 0
     assert source.train_step > 0
+
+
+def test_statistics_of_a_long_run_adapt_to_the_new_one(source: Trainer, tmp_path: Path) -> None:
+    for part in source.model.modules():
+        if isinstance(part, RunningNormalizer):
+            part.count.fill_(1e9)
+    CheckpointDir(tmp_path / "old" / "checkpoint_p1", 1).save(payload_of(source, Progress(env_steps=99)), 5, 99)
+    trainer = trainer_of()
+
+    begin_with_weights(trainer, config_of(tmp_path, "old:1"), 0)
+
+    counts = [part.count.item() for part in trainer.model.modules() if isinstance(part, RunningNormalizer)]
+    assert counts == [100_000.0] * 2
+    assert all(name.endswith("count") for name in changed(trainer.model, dict(source.model.state_dict())))
 
 
 def test_chosen_parts_go_to_another_action_space(source: Trainer, tmp_path: Path) -> None:

@@ -167,6 +167,31 @@ def test_the_loss_learns_from_both_advantages_and_steps_that_are_invalid_give_no
     assert bool((with_bonus.intrinsic_advantages[2] == 0).all())
 
 
+def test_the_last_observation_of_an_episode_pays_is_learned_and_returns_go_on_after_it() -> None:
+    _, model, batch = exploration()
+    taken = batch.taken.clone()
+    taken[2, 1] = False  # the step before it, which ended the episode, led there
+    ended = random_batch(model, taken=taken, valid=taken)
+    task = Exploration(rnd_of(), seed=5, policy=0)
+    found = task.add_returns(model, ended, ALGO, parts=1)
+
+    errors = task.rnd.error({"obs": ended.obs["obs"][1:]}).detach()
+    assert found.intrinsic_returns is not None
+    earned = errors[1, 1] + 0.9 * found.intrinsic_returns[3, 1]
+    torch.testing.assert_close(found.intrinsic_returns[1, 1], earned, rtol=1e-4, atol=1e-5)
+    unrolled = model.unroll(found.obs, found.rnn_states[:-1], found.is_first, found.recurrence)
+    young = found.valid.clone()
+    young[2, 2] = False  # too old to learn from
+
+    def loss(obs: torch.Tensor) -> float:
+        batch = dataclasses.replace(found, obs={"obs": obs}, valid=young)
+        return task.loss(batch, unrolled, dataclasses.replace(ALGO, rnd_share=1.0)).item()
+
+    shown_last, too_old = found.obs["obs"].clone(), found.obs["obs"].clone()
+    shown_last[2, 1], too_old[2, 2] = 3.0, 3.0
+    assert loss(shown_last) != loss(found.obs["obs"]) == loss(too_old)
+
+
 @pytest.mark.parametrize("flags", [{}, {"with_vtrace": False}, {"with_vtrace": False, "shuffle": True}])
 def test_predictor_value_head_and_policy_are_trained_and_nothing_else_of_it(flags: dict[str, bool]) -> None:
     learner = LearnerConfig(num_batches_per_epoch=2, shuffle_minibatches="shuffle" in flags)
