@@ -118,7 +118,7 @@ class MLPEncoder(nn.Module):
             x = self._activation(layer.forward(x))
         return x
 
-    def weights_of_choices(self) -> list[nn.Parameter]:
+    def weights_of_choices(self) -> list[Tensor]:
         """Matrices of which each value of a choice has a row or a column: a step uses few of them."""
         tables = [choice.table for _, _, choice in self.leaves if choice is not None]
         return [(self._linears[0] if table is None else table).weight for table in tables]

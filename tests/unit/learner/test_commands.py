@@ -99,7 +99,7 @@ def test_command_is_executed_while_no_dataset_comes(background: bool) -> None:
 
 
 def test_child_copies_weights_moments_and_adapted_rates_but_not_steps(tmp_path: Path) -> None:
-    adaptive = {"lr_schedule": "kl_adaptive_epoch", "kl_target": 0.01, "kl_loss_coeff": 0.2}
+    adaptive: dict[str, Any] = {"lr_schedule": "kl_adaptive_epoch", "kl_target": 0.01, "kl_loss_coeff": 0.2}
     parent = LoneLearner(tmp_path / "parent", **adaptive)
     child = LoneLearner(tmp_path / "child", seed=7, **adaptive)
     for _ in range(3):
