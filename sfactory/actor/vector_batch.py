@@ -8,8 +8,8 @@ to the next slot, as its row 0.
 
 SAME_STEP: the step that ends an episode returns the first observation of the next. The value after a truncated step
 would be that of an observation which is no row of the slot, so such a step is not learned from: the step before it
-bootstraps from the observation between them, which is a row. Nothing is biased, and a truncated episode costs one row,
-as in the other mode.
+bootstraps from the observation between them, which is a row. A truncated episode costs one row, as in the other mode.
+A reward that is paid at a time limit alone is not learned from.
 
 A vector env that raises is recreated as a whole (``FaultHandling``). One that returns invalid data for one of its envs
 is reset as a whole, unless all of them have just begun an episode: the last step of all N is discarded, and so are
