@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 from sfactory.config.ancestors import ancestor_hint
 from sfactory.config.argv import (
@@ -30,7 +31,7 @@ from sfactory.config.env_families import EnvFamily, search_families
 from sfactory.config.env_names import env_name_of
 from sfactory.config.flags import Reading, all_flags, assigned, config_of, values_of
 from sfactory.config.help_text import train_help
-from sfactory.config.run_rules import experiment_of, fitted
+from sfactory.config.run_rules import experiment_of, fitted, spread
 from sfactory.config.saved_config import (
     CONFIG_NAME,
     FROZEN,
@@ -249,6 +250,9 @@ def _merged(layers: Mapping[str, Mapping[str, object]]) -> tuple[dict[str, objec
     """The values of all flags, and their sources."""
     values = {name: value for layer in layers.values() for name, value in layer.items()}
     sources = {name: source for source, layer in layers.items() for name in layer}
+    by_family = {name for name, source in sources.items() if source.startswith(FAMILY)}
+    family = next((layer for source, layer in layers.items() if source.startswith(FAMILY)), {})
+    values |= spread(values, family, by_family, cores=cast(int, layers[DEFAULT]["num_workers"]))
     return values | fitted(values, _free(sources)), sources
 
 

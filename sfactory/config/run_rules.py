@@ -32,6 +32,7 @@ _LONGEST_NAME = 100
 _EXPERIMENT = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{_LONGEST_NAME - 1}}}")
 _DEVICE = re.compile(r"auto|cpu|gpu|cuda(:\d{1,4})?", re.ASCII)
 _SEVERAL_DEVICES = re.compile(r"(cpu(,cpu)*|\d{1,4}(,\d{1,4})*)?", re.ASCII)
+_LARGEST_BATCH = 8  # times that of a family
 _LIMITS = ("train_for_env_steps", "train_for_frames")
 
 
@@ -79,6 +80,32 @@ def _recurrence(config: Config) -> str | None:
     below, above = [d for d in divisors if d < recurrence], [d for d in divisors if d > recurrence]
     nearest = " and ".join(map(str, below[-1:] + above[:1]))
     return f"must be a divisor of rollout ({rollout}), or -1 for the whole rollout: nearest to it: {nearest}"
+
+
+def spread(values: Mapping[str, Any], family: Mapping[str, Any], unset: Collection[str], cores: int) -> dict[str, int]:
+    """New sizes for the defaults of a ``family`` on more cores than it has actors, where collection waits for learning.
+
+    unset: flags that have those defaults. All envs are divided among more actors, which learns the same in less time.
+    With more envs in all, or longer rollouts, minibatches are larger, up to 8 times, so that a dataset stays a round of
+    all actors: the rest of a round would be learned from when it is many updates old.
+    """
+    names = ("num_workers", "num_envs_per_worker", "batch_size")
+    sizes, splits = tuple(values[name] for name in names), values["worker_num_splits"]
+    actors, envs, batch = sizes
+    waits = not values["async_rl"] or values["num_batches_to_accumulate"] == 0
+    own = family.get("num_workers", 0)  # 1: the actors would share one simulator
+    if not waits or values["serial_mode"] or own < 2 or "num_envs_per_worker" not in family or min(*sizes, splits) < 1:
+        return {}
+    total = own * family["num_envs_per_worker"]
+    if "num_envs_per_worker" in unset:
+        if "num_workers" in unset:
+            fitting = (number for number in range(cores, actors, -1) if total % (number * splits) == 0)
+            actors = next(fitting, actors)
+        envs = max(splits, total // max(actors, own) // splits * splits)
+    if "batch_size" in unset:
+        times = actors * envs * values["rollout"] / (total * family.get("rollout", values["rollout"]))
+        batch *= min(max(1, math.ceil(times)), _LARGEST_BATCH)
+    return {name: new for name, new, old in zip(names, (actors, envs, batch), sizes, strict=True) if new != old}
 
 
 def _one_per_process(flag: str) -> Rule:

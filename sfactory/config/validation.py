@@ -23,7 +23,7 @@ from sfactory.config.field import FlagInfo
 from sfactory.config.flags import Flag, all_flags, assigned, did_you_mean, is_of_type, type_text, values_of
 from sfactory.config.import_strings import standard_library_problem
 from sfactory.config.population_rules import AUXILIARY_RULES, POPULATION_RULES
-from sfactory.config.rule import Rule, idle_unless, refuse
+from sfactory.config.rule import Rule, idle_unless, refuse, waits_for_learner
 from sfactory.config.run_rules import RANK_RULES, REMOTE_RULES, RUN_RULES, SAMPLING_RULES
 from sfactory.config.schema import Config
 from sfactory.config.training_rules import LEARNING_RULES, NETWORK_RULES, OBJECTIVE_RULES, OPTIMIZER_RULES
@@ -225,7 +225,23 @@ def _publication(config: Config) -> str | None:
     return f"weights may be {updates} updates old when they are replaced, and {masked}" if updates > limit else None
 
 
+def _rest_of_a_round(config: Config) -> str | None:
+    # Without async_rl a dataset is whole rounds (see ``rounds_misfit``).
+    sampling, learner = config.sampling, config.learner
+    around = sampling.num_workers * sampling.num_envs_per_worker * sampling.rollout // config.population.num_policies
+    dataset = learner.batch_size * learner.num_batches_per_epoch
+    if not waits_for_learner(config) or around <= dataset:
+        return None
+    fitting = -(-around // (learner.num_batches_per_epoch * sampling.rollout)) * sampling.rollout
+    return (
+        f"a dataset of {dataset} steps (batch_size x num_batches_per_epoch) is less than the {around} that the actors "
+        "collect at a time (num_workers x num_envs_per_worker x rollout), so the rest is learned from when its policy "
+        f"is many updates old: --batch_size={fitting} takes all"
+    )
+
+
 _WARNINGS = (
+    Rule(("batch_size", "num_batches_per_epoch", "num_workers", "num_envs_per_worker", "rollout"), _rest_of_a_round),
     Rule(("publish_interval", "num_batches_per_epoch", "max_policy_lag"), _publication),
     refuse(
         ("vtrace_rho", "vtrace_c", "with_vtrace"),

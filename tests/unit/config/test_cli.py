@@ -24,6 +24,7 @@ from sfactory.config.saved_config import write_config
 from sfactory.config.task_defaults import with_task_defaults
 from sfactory.errors import ConfigError
 from sfactory.experiment.saved_policy import require_same_env
+from sfactory.system.cores import Cores
 from tests.support.command_line import PLAIN_ENV, read, refused
 from tests.support.networks import Attention
 
@@ -632,3 +633,32 @@ def test_a_command_that_lacks_a_flag_says_that_another_has_it() -> None:
         read_enjoy_line(["--num_sgd_iter=3"])
     with pytest.raises(ConfigError, match=r"^--encoder is a flag of sfactory\.train, .*; leave it out: a run has its"):
         read_enjoy_line(["--experiment=one", "--encoder=mine:Net"])
+
+
+@pytest.mark.parametrize(
+    ("cores", "words", "sizes"),
+    [
+        (2, "", (2, 16, 256)),
+        (1, "", (2, 16, 256)),
+        (12, "", (8, 4, 256)),
+        (64, "", (16, 2, 256)),
+        (64, "--num_workers=16", (16, 2, 256)),
+        (64, "--num_workers=3", (3, 10, 256)),
+        (64, "--num_workers=64", (64, 2, 1024)),
+        (64, "--num_envs_per_worker=64", (2, 64, 1024)),
+        (64, "--num_envs_per_worker=64 --batch_size=256", (2, 64, 256)),
+        (64, "--rollout=256", (16, 2, 1024)),
+        (64, "--num_workers=64 --num_envs_per_worker=64", (64, 64, 2048)),
+        (64, "--serial_mode=True", (2, 16, 256)),
+        (64, "--num_batches_to_accumulate=2", (2, 16, 256)),
+        (64, "--worker_num_splits=1", (32, 1, 256)),
+    ],
+)
+def test_the_envs_of_a_family_are_divided_among_the_cores_and_more_envs_make_minibatches_larger(
+    cores: int, words: str, sizes: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cores, "available", lambda: Cores(tuple(range(cores)), None))
+
+    config = read("--env=atari_pong", *words.split()).config
+
+    assert (config.sampling.num_workers, config.sampling.num_envs_per_worker, config.learner.batch_size) == sizes
