@@ -83,24 +83,26 @@ def _recurrence(config: Config) -> str | None:
 
 
 def spread(values: Mapping[str, Any], family: Mapping[str, Any], unset: Collection[str], cores: int) -> dict[str, int]:
-    """New sizes for the defaults of a ``family`` on more cores than it has actors, where collection waits for learning.
+    """New sizes for the defaults of a ``family`` on more cores than it has actors.
 
-    unset: flags that have those defaults. All envs are divided among more actors, which learns the same in less time.
-    With more envs in all, or longer rollouts, minibatches are larger, up to 8 times, so that a dataset stays a round of
-    all actors: the rest of a round would be learned from when it is many updates old.
+    unset: flags that have those defaults. All envs are divided among more actors, which learns the same in less time;
+    half of the cores are for the learner if it does not wait for them. With more envs in all, or longer rollouts,
+    minibatches are larger, up to 8 times, so that a dataset stays a round of all actors: the rest of a round would be
+    learned from when it is many updates old.
     """
     names = ("num_workers", "num_envs_per_worker", "batch_size")
     sizes, splits = tuple(values[name] for name in names), values["worker_num_splits"]
     actors, envs, batch = sizes
     waits = not values["async_rl"] or values["num_batches_to_accumulate"] == 0
     own = family.get("num_workers", 0)  # 1: the actors would share one simulator
-    if not waits or values["serial_mode"] or own < 2 or "num_envs_per_worker" not in family or min(*sizes, splits) < 1:
+    if values["serial_mode"] or own < 2 or "num_envs_per_worker" not in family or min(*sizes, splits) < 1:
         return {}
     total = own * family["num_envs_per_worker"]
+    of_one = splits if "num_envs_per_worker" in unset else envs
+    if "num_workers" in unset:
+        numbers = range(cores if waits else cores // 2, actors, -1)
+        actors = next((number for number in numbers if total % (number * of_one) == 0), actors)
     if "num_envs_per_worker" in unset:
-        if "num_workers" in unset:
-            fitting = (number for number in range(cores, actors, -1) if total % (number * splits) == 0)
-            actors = next(fitting, actors)
         envs = max(splits, total // max(actors, own) // splits * splits)
     if "batch_size" in unset:
         times = actors * envs * values["rollout"] / (total * family.get("rollout", values["rollout"]))

@@ -76,6 +76,8 @@ def with_task_defaults(
     before = values_of(config)
     if "batch_size" in chosen:
         largest = _LARGEST_ON_GPU if on_gpu and kind == "images" else _LARGEST
+        if "num_envs_per_worker" in chosen:
+            chosen["num_envs_per_worker"] = _envs_of_a_dataset(before | chosen, largest, agents)
         chosen["batch_size"] = _batch_size(before | chosen, largest, agents)
     chosen |= fitted(before | chosen, {name for name, source in sources.items() if source == DEFAULT})
     wanted = config.sampling.inference
@@ -118,11 +120,20 @@ def with_gpu_defaults(resolved: Resolved, kind: Kind) -> Resolved:
     return resolved.replaced(chosen, _GPU) if chosen and config.run.task_defaults else resolved
 
 
-def _batch_size(values: Mapping[str, Any], largest: int, agents: int) -> int:
-    """Minibatches so large that a dataset is what a policy gets of a round of collection, or more.
+def _envs_of_a_dataset(values: Mapping[str, Any], largest: int, agents: int) -> int:
+    """Envs of an actor: so few that what all collect at a time fits the ``largest`` dataset, see ``_batch_size``."""
+    rows = largest * values["batch_size"] * values["num_batches_per_epoch"] // values["rollout"]
+    of_actor = rows * values["num_policies"] // (max(1, values["num_workers"]) * agents)
+    splits = values["worker_num_splits"]
+    return int(min(values["num_envs_per_worker"], max(splits, of_actor // splits * splits)))
 
-    Of a smaller one the rest would wait, and be learned from when it is many updates old.
+
+def _batch_size(values: Mapping[str, Any], largest: int, agents: int) -> int:
+    """Minibatches so large that a dataset is what a policy gets of a round of collection; ``largest``: times its own.
+
+    Of a smaller dataset the rest would wait, and be learned from when it is many updates old. With a larger one, actors
+    would not all wait while the learner trains, and it would have fewer threads.
     """
     rows = values["num_workers"] * values["num_envs_per_worker"] * agents / values["num_policies"]
-    datasets = rows * values["rollout"] / (values["batch_size"] * values["num_batches_per_epoch"])
-    return int(values["batch_size"] * min(max(1, math.ceil(datasets)), largest))
+    wanted = math.ceil(rows / values["num_batches_per_epoch"]) * values["rollout"]
+    return int(min(max(values["batch_size"], wanted), values["batch_size"] * largest))

@@ -99,6 +99,7 @@ def device_of(policy: int, device: str) -> str:
 
 _MATTERS = 2**28
 _BYTES_PER_THREAD = 2**19
+_TIMED_ROWS = 16  # at least, in the forward pass that is timed: actors with fewer have so many more cores for them
 
 
 def _planned_bytes(spec: EnvSpec, layout: Layout, weight_bytes: int, replayed: int) -> int:
@@ -251,7 +252,8 @@ def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None, 
     if len({each.state_size for each in models}) > 1:
         raise ConfigError(["--model: its state_size must be the same for all kinds of agents"])
     if env_step_us is not None:
-        cost = ActingCost(env_step_us, forward_us(spec, config.model, sampling.num_envs_per_worker * spec.num_agents))
+        rows = max(_TIMED_ROWS, sampling.num_envs_per_worker * spec.num_agents)
+        cost = ActingCost(env_step_us, forward_us(spec, config.model, rows))
     inference, why = choose_inference(_wanted_inference(sampling), device != "cpu", cost)
     no_evaluation = config.benchmark.benchmark or config.run.serial_mode
     evaluators = 0 if no_evaluation else num_evaluators(config.evaluation)
@@ -267,7 +269,8 @@ def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None, 
         require_cores(config.learner.learner_cores, cores.count)
         cores = cores.keeping(config.learner.learner_cores)
     alone = layout.all_wait and device == "cpu"  # on a GPU that was not measured
-    cores = replace(cores, learner_use=_useful_threads(update_bytes), learner_alone=alone)
+    least = cores.count // 2 if layout.slots_until_trained else 1  # when it trains, most actors wait
+    cores = replace(cores, learner_use=_useful_threads(update_bytes), learner_alone=alone, learner_least=least)
     learning = _learner_bytes(config, spec, update_bytes) if device == "cpu" else 0
     planned = _planned_bytes(spec, layout, weight_bytes, config.learner.replay_slots)
     require_memory(planned, learning, _process_bytes(config, layout, weight_bytes, device))

@@ -148,7 +148,10 @@ class Advisor:
         self._records_updates = not why_not_recorded(config)
         self._acts_in_actors = plan.layout.inference == "local" and config.benchmark.stage != "env"
         self._cores, self._actor_cores = plan.cores.count, plan.cores.count - plan.cores.kept
-        self._math_threads = self._learner.learner_num_threads or plan.cores.learner_threads(plan.layout.local_actors)
+        layout, cores = plan.layout, plan.cores
+        own = self._learner.learner_num_threads
+        self._math_threads = own or cores.learner_threads(layout.local_actors, layout.num_policies)
+        self._useful_threads = min(cores.count, cores.learner_use)
 
     def advice(self, load: Load) -> str | None:
         """One line: the bottleneck of ``load`` and the flags that would help; None if nothing was measured."""
@@ -158,7 +161,8 @@ class Advisor:
         threads = 1 if self._on_gpu or self._stage in ("env", "sample") else self._math_threads
         idle_cores = load.idle_cores - (threads - 1) * load.busy.get("learner", 0.0)
         lost_cores = load.lost_cores - (threads - 1) * load.busy.get("learner", 0.0)
-        if lost_cores >= _MUCH:
+        # Among many processes, some always wait for one another's cores.
+        if lost_cores >= _MUCH * max(1.0, self._cores / 4) and load.idle_cores < 1:
             return (
                 f"bound by cores: other programs hold about {lost_cores:.1f} of the {self._cores} cores that this run "
                 "may use; it is faster without them"
@@ -202,7 +206,7 @@ class Advisor:
 
     def _for_learners(self, idle_cores: float) -> Iterator[str]:
         learner = self._learner
-        more = min(self._cores, self._math_threads + max(0, round(idle_cores)))
+        more = min(self._useful_threads, self._math_threads + max(0, round(idle_cores)))
         if not self._on_gpu and more > self._math_threads:
             yield f"--learner_num_threads={more} uses idle cores"
         if self._on_gpu and self._records_updates and not self._model.cuda_graphs:

@@ -154,7 +154,9 @@ class ProcessGroup:
     def start(self, learners: bool = True) -> None:
         """Start all children, actors as far as ``start_actors`` may; ``learners``: also these."""
         shared, layout, work = self._shared, self._shared.layout, self._workload
-        threads = work.config.learner.learner_num_threads or work.cores.learner_threads(layout.local_actors)
+        threads = work.config.learner.learner_num_threads or work.cores.learner_threads(
+            layout.local_actors, layout.num_policies
+        )
         for policy, name in enumerate(layout.learner_names if learners else ()):
             config = work.config if work.config_of is None else work.config_of(policy)
             device, directory = device_of(policy, work.device), work.checkpoint_dirs[policy]

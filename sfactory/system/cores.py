@@ -118,6 +118,7 @@ class Cores:
     pins: bool = True  # processes can be pinned to cores
     learner_use: int = sys.maxsize  # more math threads than this would not make the learner faster
     learner_alone: bool = False  # actors wait while the learner trains
+    learner_least: int = 1  # threads that learners get together in any case
 
     @staticmethod
     def available() -> Cores:
@@ -137,22 +138,22 @@ class Cores:
         return max(1, min(len(self.ids), math.ceil(self.quota)))
 
     def cores_of_actor(self, actor: int, num_actors: int) -> frozenset[int] | None:
-        """The cores to pin an actor to, None without pinning: its own core, or all cores that are not reserved if
-        there are more actors than cores, or with a CPU quota, under which own cores are harmful."""
+        """The cores to pin an actor to, None without pinning: its own core if there are as many actors as cores, or
+        else all that are not reserved. With fewer actors, several runs would share the first cores, and an env with
+        threads of its own would have one. With a CPU quota own cores are harmful."""
         if not self.pins:
             return None
         cores = self.ids[self.kept :]
-        if self.quota is None and num_actors <= len(cores):
+        if self.quota is None and num_actors == len(cores):
             return frozenset({cores[actor]})
         return frozenset(cores) if self.kept else None
 
-    def learner_threads(self, num_actors: int) -> int:
-        """Number of math threads of the learner: the cores without a working actor, at least ``kept``.
-
-        There are not more than it has use for.
+    def learner_threads(self, num_actors: int, learners: int = 1) -> int:
+        """Number of math threads of each of ``learners``: a share of the cores without a working actor, at least of
+        ``kept`` and ``learner_least``. There are not more than it has use for.
         """
         free = self.count if self.learner_alone else self.count - num_actors
-        return min(self.learner_use, max(1, self.kept, free))
+        return min(self.learner_use, max(1, max(self.kept, self.learner_least, free) // learners))
 
     def actors_starting(self, wanted: int) -> int:
         """How many actors may create and reset envs at the same time: ``wanted``, or if 0, a number from the cores."""

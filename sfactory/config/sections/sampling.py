@@ -62,7 +62,7 @@ class SamplingConfig:
     env_frameskip: int = flag(
         1, "frames per env step; passed to environments that take it (Atari), otherwise only used to count frames", ge=1
     )
-    set_workers_cpu_affinity: bool = flag(True, "pin actors to cores if there are no more actors than cores")
+    set_workers_cpu_affinity: bool = flag(True, "pin each actor to a core if there are as many actors as cores")
     force_envs_single_thread: bool = flag(False, "limit the native thread pools of environments to one thread")
     default_niceness: int = flag(
         0,

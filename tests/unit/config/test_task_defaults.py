@@ -58,9 +58,9 @@ def test_defaults_of_sizes_fit_what_was_set(words: str, name: str, fitted: int) 
 @pytest.mark.parametrize(
     ("actors", "agents", "policies", "batch_size"),
     [
-        *((1, 1, 1, 256), (2, 1, 1, 256), (3, 1, 1, 512), (5, 1, 1, 768), (16, 1, 1, 2048), (64, 1, 1, 2048)),
-        *((2, 2, 1, 512), (2, 3, 1, 768), (4, 3, 1, 1536), (2, 8, 1, 2048), (2, 20, 1, 2048), (1, 2, 1, 256)),
-        *((2, 3, 3, 256), (4, 6, 3, 1024), (16, 1, 4, 512)),
+        *((1, 1, 1, 256), (2, 1, 1, 256), (3, 1, 1, 384), (5, 1, 1, 640), (16, 1, 1, 2048), (64, 1, 1, 2048)),
+        *((2, 2, 1, 512), (2, 3, 1, 768), (4, 3, 1, 1536), (2, 8, 1, 2048), (2, 20, 1, 1920), (1, 2, 1, 256)),
+        *((2, 3, 3, 256), (4, 6, 3, 1024), (16, 1, 4, 512), (24, 1, 1, 1920)),
     ],
 )
 def test_a_dataset_is_a_round_of_all_actors_and_agents_of_a_policy(
@@ -72,7 +72,7 @@ def test_a_dataset_is_a_round_of_all_actors_and_agents_of_a_policy(
     assert resolved.config.learner.batch_size == batch_size
     sampling, learner = resolved.config.sampling, resolved.config.learner
     of_policy = actors * sampling.num_envs_per_worker * sampling.rollout * agents / policies
-    assert learner.batch_size * learner.num_batches_per_epoch >= of_policy or batch_size == 8 * 256
+    assert of_policy == learner.batch_size * learner.num_batches_per_epoch or batch_size == 256
     assert check(resolved.config) == []
 
 

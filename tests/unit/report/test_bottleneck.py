@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,8 @@ def test_cores_of_other_programs_are_those_that_busy_processes_waited_for(monkey
     assert lost == pytest.approx([0.4, 1.4])  # three processes on two cores wait for one another, too
     load = Load({"actor": 1.0, "learner": 0.0}, {}, {}, "actor", lost_cores=1.4)
     assert "other programs hold about 1.4 of the 4 cores" in str(advice("actor", load=load))
+    assert "other programs" not in str(advice("actor", load=load, cores=16))  # some of many always wait for a moment
+    assert "other programs" not in str(advice("actor", load=replace(load, idle_cores=1.0)))
 
 
 def test_unfinished_work_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,6 +202,7 @@ def advice(
     device: str = "cpu",
     spec: EnvSpec = VECTOR,
     load: Load | None = None,
+    useful: int = 99,
 ) -> str | None:
     """The advice for a run with these flags and this bottleneck."""
     config = config_of({**DEFAULTS, **(flags or {})})
@@ -206,7 +210,7 @@ def advice(
     inference: Inference = "local" if config.sampling.inference == "local" else "central"
     layout = Layout.plan(config.sampling, config.learner, inference)
     kept = config.learner.learner_cores
-    plan = Plan(spec, layout, device, Cores(tuple(range(cores)), None, kept), weight_bytes=8)
+    plan = Plan(spec, layout, device, Cores(tuple(range(cores)), None, kept, learner_use=useful), weight_bytes=8)
     busy = {"actor": 0.5, "learner": 1.0 if verdict == "learner" else 0.5}
     return Advisor(config, plan).advice(load or Load(busy, {}, {}, verdict, idle))
 
@@ -283,6 +287,7 @@ def test_values_fit_the_machine_and_required_flags_are_suggested_together() -> N
     odd = {"num_envs_per_worker": 7, "worker_num_splits": 1}
 
     assert f"{THREADS}=3 " in str(advice("learner", {"learner_num_threads": 1}, idle=2.2))
+    assert f"{THREADS}=2 " in str(advice("learner", {"learner_num_threads": 1}, idle=2.2, useful=2))
     assert f"{WORKERS}=3 " in str(advice("actor", idle=1.9))
     assert f"{LOCAL} {POLICIES}=1" in str(advice("policy", {"policy_workers_per_policy": 2}))
     assert f"{SPLITS}=2 with an even {WIDER}" in str(advice("none", odd))

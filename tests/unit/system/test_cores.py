@@ -24,7 +24,8 @@ def test_quota_lowers_the_number_of_cores() -> None:
         (Cores((2, 3), 1.5), 1, [None]),
         (Cores((2, 3), None, kept=1, pins=False), 1, [None]),
         (Cores((1, 3, 5, 7), None).keeping(2), 2, [{5}, {7}]),
-        (Cores((1, 3, 5, 7), None).keeping(2), 1, [{5}]),
+        (Cores((1, 3, 5, 7), None).keeping(2), 1, [{5, 7}]),
+        (Cores((1, 3, 5, 7), None), 2, [None] * 2),
         (Cores((1, 3, 5, 7), None).keeping(2), 3, [{5, 7}] * 3),
         (Cores((1, 3, 5, 7), 3.0).keeping(2), 2, [{5, 7}] * 2),
     ],
@@ -42,6 +43,8 @@ def test_learner_gets_the_cores_without_actors() -> None:
     assert replace(cores, learner_alone=True).learner_threads(7) == 8
     assert cores.keeping(2).learner_threads(7) == 2
     assert replace(cores, learner_use=3).learner_threads(1) == 3
+    assert [replace(cores, learner_least=4).learner_threads(actors) for actors in (1, 7)] == [7, 4]
+    assert [cores.learner_threads(2, learners) for learners in (1, 2, 4, 9)] == [6, 3, 1, 1]
 
 
 def test_number_of_actors_starting_at_once_follows_the_cores() -> None:
