@@ -43,8 +43,11 @@ _EFFECTS: Mapping[str, _Effect] = {
         "--lr_schedule=constant",
     ),
     "exploration_loss_coeff": (
-        lambda config: config.algo.exploration_loss != "none" and not config.algo.exploration_loss_coeff_schedule,
-        "--exploration_loss=entropy and no --exploration_loss_coeff_schedule",
+        lambda config: (
+            config.algo.exploration_loss != "none"
+            and config.algo.exploration_loss_coeff_schedule in ("", "linear_decay")
+        ),
+        "--exploration_loss=entropy and no points in --exploration_loss_coeff_schedule",
     ),
     "ppo_clip_ratio": (lambda config: config.algo.policy_loss == "ppo_clip", "--policy_loss=ppo_clip"),
     "gae_lambda": (lambda config: not config.algo.with_vtrace, "--with_vtrace=False"),

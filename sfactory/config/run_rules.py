@@ -8,11 +8,13 @@ import operator
 import os
 import re
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sfactory.config.env_families import ONE_BY_ONE, find_family, flag_that_stays_one, makes_many_at_once
 from sfactory.config.env_names import env_name_of
+from sfactory.config.flags import values_of
 from sfactory.config.rule import (
     Refused,
     Rule,
@@ -26,7 +28,7 @@ from sfactory.config.rule import (
     refused_where_collection_waits,
 )
 from sfactory.config.schema import AUTO, Config, WrapperConfig
-from sfactory.config.training_rules import KL_ADAPTIVE
+from sfactory.config.training_rules import KL_ADAPTIVE, LINEAR_DECAY
 
 _LONGEST_NAME = 100
 _EXPERIMENT = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{_LONGEST_NAME - 1}}}")
@@ -193,6 +195,11 @@ def fitted(values: Mapping[str, Any], free: Collection[str], agents: int = 1) ->
     return {name: value for name, value in new.items() if value != values[name]}
 
 
+def _falls_without_end(schedule: str, config: Config) -> bool:
+    falls = values_of(config)[schedule] == LINEAR_DECAY
+    return falls and all(is_default(config, limit) for limit in _LIMITS)
+
+
 RUN_RULES = (
     refuse(
         ("env",),
@@ -211,12 +218,13 @@ RUN_RULES = (
         lambda config: not _is_path(config.run.train_dir),
         "must name a directory, for example --train_dir=./train_dir",
     ),
-    refuse(
-        ("lr_schedule", *_LIMITS),
-        lambda config: (
-            config.optim.lr_schedule == "linear_decay" and all(is_default(config, limit) for limit in _LIMITS)
-        ),
-        "the rate falls to 0 at the end of training: say where with --train_for_env_steps, e.g. 10_000_000",
+    *(
+        refuse(
+            (schedule, *_LIMITS),
+            partial(_falls_without_end, schedule),
+            "it falls to 0 at the end of training: say where with --train_for_env_steps, e.g. 10_000_000",
+        )
+        for schedule in ("lr_schedule", "exploration_loss_coeff_schedule")
     ),
     refuse(
         ("save_milestones_sec",),

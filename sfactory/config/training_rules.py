@@ -24,7 +24,8 @@ from sfactory.config.trust import NETWORKS
 from sfactory.packages import install_command
 
 KL_ADAPTIVE = ("kl_adaptive_minibatch", "kl_adaptive_epoch")
-LR_WORDS = ("constant", "linear_decay", *KL_ADAPTIVE)
+LINEAR_DECAY = "linear_decay"
+LR_WORDS = ("constant", LINEAR_DECAY, *KL_ADAPTIVE)
 # What training in a thread of its own depends on.
 _BACKGROUND = ("train_in_background_thread", *WAITING, "serial_mode")
 # Of larger numbers the divisors between this and its counterpart are not searched.
@@ -225,10 +226,15 @@ NETWORK_RULES = (
     ),
 )
 
+
+def _exploration_schedule(config: Config) -> str | None:
+    text = config.algo.exploration_loss_coeff_schedule
+    error = None if text == LINEAR_DECAY else points_error(text)
+    return error and f"must be {LINEAR_DECAY} or {error.removeprefix('must be ')}"
+
+
 OBJECTIVE_RULES = (
-    Rule(
-        ("exploration_loss_coeff_schedule",), lambda config: points_error(config.algo.exploration_loss_coeff_schedule)
-    ),
+    Rule(("exploration_loss_coeff_schedule",), _exploration_schedule),
     refuse(
         ("vtrace_drop_last_ts", "rollout"),
         lambda config: config.algo.vtrace_drop_last_ts and config.sampling.rollout == 1,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from sfactory.algo.schedules import PiecewiseLinear, kl_adaptive_rate, kl_penalty_weight, linear_decay
 from sfactory.config.points import parse_points
 from sfactory.config.schema import AlgoConfig, OptimConfig
-from sfactory.config.training_rules import KL_ADAPTIVE, LR_WORDS
+from sfactory.config.training_rules import KL_ADAPTIVE, LINEAR_DECAY, LR_WORDS
 from sfactory.learner.gradient_step import Rates
 from sfactory.learner.loss import Coefficient
 
@@ -34,7 +34,8 @@ class Coefficients:
         self._rate_rule = kl_adaptive_rate(optim.lr_schedule_kl_threshold, optim.lr_adaptive_min, optim.lr_adaptive_max)
         self._rate_points = None if optim.lr_schedule in LR_WORDS else _points(optim.lr_schedule)
         self._value_points = _points(optim.value_lr_schedule)
-        self._exploration_points = _points(algo.exploration_loss_coeff_schedule)
+        self._decays = algo.exploration_loss_coeff_schedule == LINEAR_DECAY
+        self._exploration_points = None if self._decays else _points(algo.exploration_loss_coeff_schedule)
         self._divergences: list[float] = []  # of the present epoch's updates
         self._rate, self._value_rate = optim.learning_rate, optim.value_lr
         self.exploration = algo.exploration_loss_coeff
@@ -78,13 +79,15 @@ class Coefficients:
 
     def at(self, env_steps: int) -> None:
         """Follow the schedules to ``env_steps``."""
-        if self._optim.lr_schedule == "linear_decay":
+        if self._optim.lr_schedule == LINEAR_DECAY:
             self._rate = linear_decay(self._optim.learning_rate, env_steps, self._total)
         elif self._rate_points is not None:
             self._rate = self._rate_points.value(env_steps)
         if self._value_points is not None:
             self._value_rate = self._value_points.value(env_steps)
-        if self._exploration_points is not None:
+        if self._decays:
+            self.exploration = linear_decay(self._algo.exploration_loss_coeff, env_steps, self._total)
+        elif self._exploration_points is not None:
             self.exploration = self._exploration_points.value(env_steps)
 
     def after_update(self, kl: float) -> None:

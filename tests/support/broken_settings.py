@@ -113,6 +113,7 @@ BROKEN: list[Row] = [
     ("publish_interval", {**SYNCHRONOUS, "publish_interval": 2}),
     ("learner_cores", {"learner_cores": 1, "set_workers_cpu_affinity": False}),
     ("exploration_loss_coeff_schedule", {"exploration_loss_coeff_schedule": "0:0.1", "exploration_loss": "none"}),
+    ("exploration_loss_coeff_schedule", {"exploration_loss_coeff_schedule": "linear_decay"}),
     ("vtrace_drop_last_ts", {"vtrace_drop_last_ts": True, "rollout": 1}),
     ("use_target_net", {"use_target_net": True, "policy_loss": "pg"}),
     ("use_target_net", {"use_target_net": True, "with_vtrace": False}),

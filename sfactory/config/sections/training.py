@@ -193,8 +193,8 @@ class AlgoConfig:
     )
     exploration_loss_coeff_schedule: str = flag(
         "",
-        "points as 0:0.01,1e6:0 (trained env steps:weight) that replace exploration_loss_coeff, linear in between; "
-        "empty: exploration_loss_coeff throughout",
+        "linear_decay: exploration_loss_coeff falls to 0 at the limit of env steps or frames; points as 0:0.01,1e6:0 "
+        "(trained env steps:weight) replace it, linear in between; empty: exploration_loss_coeff throughout",
     )
     kl_loss_coeff: float = flag(
         0.0, "weight of a penalty on KL(policy || behavior policy); 0 is off", ge=0, mutable=Mutable(1e-4, 100.0)

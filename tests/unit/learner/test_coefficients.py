@@ -44,6 +44,18 @@ def test_values_follow_their_schedules_exactly_from_the_start() -> None:
         assert exploration.exploration == expected
 
 
+def test_the_exploration_weight_falls_to_0_at_the_limit() -> None:
+    algo = {"exploration_loss_coeff_schedule": "linear_decay", "exploration_loss_coeff": 0.5}
+    coefficients = coefficients_of(algo=algo)
+
+    found = []
+    for env_steps in (0, 250, 1000, 2000):
+        coefficients.at(env_steps)
+        found.append(coefficients.exploration)
+
+    assert found == [0.5, 0.375, 0.0, 0.0]
+
+
 @pytest.mark.parametrize(
     ("kls", "expected"),
     [((0.021,), 0.3), ((0.02, 0.01, 0.005), 0.2), ((0.004, 0.004), 0.05), ((0.021, 0.004, math.nan), 0.15)],
