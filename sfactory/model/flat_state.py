@@ -18,14 +18,16 @@ from sfactory.system.gpu import HostCopies
 _ALIGN = 64
 
 
-def _stretches(module: nn.Module) -> Iterator[tuple[str, Tensor, int, int]]:
-    """(name, tensor, first byte, byte after it, aligned) of all tensors: by dtype, then by name, so that each dtype is
-    one contiguous stretch."""
+def _stretches(module: nn.Module) -> Iterator[tuple[list[str], Tensor, int, int]]:
+    """(names, tensor, first byte, byte after it, aligned) of all tensors: by dtype, then by name, so that each dtype is
+    one contiguous stretch. A tensor has several names where layers share it, as tied weights do."""
     start = 0
-    tensors = module.state_dict(keep_vars=True)
-    for name, tensor in sorted(tensors.items(), key=lambda item: (str(item[1].dtype), item[0])):
+    tensors: dict[int, tuple[list[str], Tensor]] = {}  # by identity
+    for name, tensor in sorted(module.state_dict(keep_vars=True).items()):
+        tensors.setdefault(id(tensor), ([], tensor))[0].append(name)
+    for names, tensor in sorted(tensors.values(), key=lambda item: (str(item[1].dtype), item[0])):
         end = start + -(-tensor.nbytes // _ALIGN) * _ALIGN
-        yield name, tensor, start, end
+        yield names, tensor, start, end
         start = end
 
 
@@ -46,11 +48,11 @@ class FlatState:
         self._views: dict[str, tuple[int, Tensor]] = {}  # with the first byte of each
         stretches: dict[torch.dtype, tuple[int, int]] = {}
         with torch.no_grad():
-            for name, tensor, start, end in list(_stretches(module)):
+            for names, tensor, start, end in list(_stretches(module)):
                 view = self.block[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
                 view.copy_(tensor)
                 tensor.data = view
-                self._views[name] = start, view
+                self._views |= dict.fromkeys(names, (start, view))
                 stretches[tensor.dtype] = (stretches.get(tensor.dtype, (start, 0))[0], end)
         self._host: Tensor | None = None  # of a block on a GPU: pinned memory that it is copied to
         self._stretches = {dtype: ends for dtype, ends in stretches.items() if dtype.is_floating_point}

@@ -104,6 +104,34 @@ def test_single_number_that_is_not_finite_is_found(name: str) -> None:
     assert flat.is_finite(float(flat.sum()))
 
 
+class Tied(nn.Module):
+    """The embedding and the layer after it share their weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(4, 3), nn.Linear(3, 4)
+        self.head.weight = self.embedding.weight
+
+
+def test_tied_weights_have_one_place_under_all_their_names() -> None:
+    module = Tied()
+    flat = FlatState(module)
+    with torch.no_grad():
+        module.embedding.weight.fill_(2.0)
+        module.head.bias.fill_(1.0)
+
+    saved = flat.state_dict(torch.from_numpy(flat.to_host().copy()))
+
+    assert_views(flat, module)
+    assert flat_bytes(module) == 128
+    assert torch.equal(saved["embedding.weight"], torch.full((4, 3), 2.0))
+    assert torch.equal(saved["head.weight"], torch.full((4, 3), 2.0))
+    assert float(flat.sum()) == 4 * 3 * 2 + 4
+    assert float(flat.filled(["head.weight"], 1.0)[0].sum()) == 4 * 3  # what Averaging multiplies by
+    with torch.device("meta"):
+        assert flat_bytes(Tied()) == 128
+
+
 @pytest.mark.gpu
 def test_copy_of_a_block_on_a_gpu_waits_for_the_device() -> None:
     module = Mixed().to("cuda")
