@@ -101,7 +101,7 @@ class Doom:
         configuration files. Raises EnvError for a file that does not exist, an id that is not registered, and a
         resolution that is none.
         """
-        from sfactory.env.factory import make_gymnasium_env
+        from sfactory.env.registered import make_gymnasium_env
 
         from .doom_env import DoomEnv
 

@@ -100,7 +100,7 @@ class MiniGrid:
 
     def make(self, env_name: str, *, minigrid_obs: str = "flat", **kwargs: object) -> gymnasium.Env[Any, Any]:
         """The environment with what GridView shows of it. Raises EnvError for an id that is not registered."""
-        from sfactory.env.factory import make_gymnasium_env
+        from sfactory.env.registered import make_gymnasium_env
 
         env_id = env_name.removeprefix(_PREFIX)
         env = make_gymnasium_env(f"{_PREFIX}{env_id}", env_name, **kwargs)

@@ -58,7 +58,7 @@ class RegisteredFamily:
 
     def make(self, env_name: str, **kwargs: object) -> gymnasium.Env[Any, Any]:
         """The environment as Gymnasium registers it."""
-        from sfactory.env.factory import make_gymnasium_env
+        from sfactory.env.registered import make_gymnasium_env
 
         return make_gymnasium_env(env_name, **kwargs)
 

@@ -66,7 +66,7 @@ class RegisteredVectors(_VectorFamily):
         """``num_envs`` of them in one. Raises EnvError if the id has no vectorized form."""
         import gymnasium
 
-        from sfactory.env.factory import registered_spec
+        from sfactory.env.registered import registered_spec
 
         env_id = env_name.removeprefix(self.prefix)
         if _rom_of(env_id) is not None:

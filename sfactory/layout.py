@@ -93,6 +93,8 @@ class Layout:
     opponents: int = 0  # past versions that policy 0 plays against
     resident: bool = False  # a TensorEnv is stepped on the learner's device: there are no slots
     remote: bool = False  # the last actor is the gateway, which has no envs: see sfactory/remote/gateway.py
+    rank: int = 0  # of ``world`` ranks, each with actors of its own
+    world: int = 1
 
     @staticmethod
     def plan(
@@ -171,6 +173,14 @@ class Layout:
         """Whether all actors wait while the only learner trains, as a dataset takes all slots."""
         takes_all = self.num_slots * self.rows == self.dataset_rows
         return self.slots_until_trained and self.num_policies == 1 and takes_all
+
+    def env_index(self, actor: int) -> int:
+        """The number of the first env of an actor among all training envs of the run, those of other ranks included."""
+        return (self.rank * self.num_actors + actor) * self.splits * self.envs
+
+    def env_index_of_evaluator(self, evaluator: int) -> int:
+        """The number of an evaluator's env: these follow those of training. Only the first rank has evaluators."""
+        return self.world * self.num_splits * self.envs + evaluator
 
     @property
     def local_actors(self) -> int:

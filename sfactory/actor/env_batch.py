@@ -246,7 +246,7 @@ class BaseBatch(abc.ABC):
             old, self.envs[env] = self.envs[env], None  # so that it is closed once
             if old is not None:
                 close_env(old, f"env {number}, which is recreated")
-            self._install(env, faults.make(seed))
+            self._install(env, faults.make(number, seed))
             restarter.begin_work()
             self._begin(env, self.envs[env].reset(seed=seed))
             self._check_shown(env)

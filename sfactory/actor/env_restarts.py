@@ -197,8 +197,9 @@ def _line_of(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class FaultHandling:
-    """How an actor continues when envs fail. ``make``: makes an env (or a vector env), given a seed."""
+    """How an actor continues when envs fail. ``make``: makes an env (or a vector env), given its number in the actor
+    and a seed."""
 
     restarter: EnvRestarter
     bad_data: BadDataCounter
-    make: Callable[[int], Any]
+    make: Callable[[int, int], Any]

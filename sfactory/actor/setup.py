@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, cast
 
@@ -56,8 +55,8 @@ class ActorSetup:
 
     @cached_property
     def factory(self) -> EnvFactory:
-        """Makes the actor's envs."""
-        return EnvFactory.of(self.config)
+        """Makes the actor's envs; as it is, the first."""
+        return replace(EnvFactory.of(self.config), env_index=self.shared.layout.env_index(self.actor))
 
     @property
     def inbox(self) -> Channel[ToActor]:
@@ -158,18 +157,22 @@ def _make_split(
 ) -> Split:
     """Make the envs of split ``index``."""
     factory, spec, layout = setup.factory, setup.shared.spec, setup.shared.layout
-    envs = layout.envs
-    assignment = make_assignment(setup, index)
-    if factory.makes_vectors:
+    envs, first = layout.envs, index * layout.envs
+    makes_vectors = factory.makes_vectors
+
+    def make(env: int, seed: int) -> Any:
+        """The env that is number ``env`` of the actor, or the vector env that begins with it."""
+        numbered = replace(factory, env_index=factory.env_index + env)
+        if makes_vectors:
+            return numbered.vector(envs, seed)
+        return numbered.agents() if spec.agents else numbered()
+
+    made = []
+    for env in [first] if makes_vectors else range(first, first + envs):
         row.begin_work()
-        made: Any = factory.vector(envs, setup.seed_of(Branch.ENV, index * envs))
-        faults = FaultHandling(restarter, bad_data, lambda seed: factory.vector(envs, seed))
-    else:
-        make: Callable[[], Any] = factory.agents if spec.agents else factory
-        made = []
-        for _ in range(envs):
-            row.begin_work()
-            made.append(make())
-        faults = FaultHandling(restarter, bad_data, lambda seed: make())
+        made.append(make(env, setup.seed_of(Branch.ENV, env)))
+    faults = FaultHandling(restarter, bad_data, make)
     split_of = MultiAgentSplit if spec.agents else Split.of_envs
-    return split_of(index, made, spec, layout.rollout, faults, assignment)
+    return split_of(
+        index, made[0] if makes_vectors else made, spec, layout.rollout, faults, make_assignment(setup, index)
+    )

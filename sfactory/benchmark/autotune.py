@@ -18,6 +18,7 @@ from sfactory.layout import Layout
 from sfactory.planning.plan import Plan, plan_sizes
 from sfactory.process.signals import Interrupted, Interrupts
 from sfactory.process.spawn import Spawner
+from sfactory.ranks.place import Place
 from sfactory.report.console import Console
 
 # Maximum number of datasets in one rollout of all envs. With more, the policy lag makes steps less useful for training,
@@ -92,7 +93,8 @@ class Autotune:
         chosen = self._shown(best)
         config = _with(self._config, {**chosen, "autotune": False, "autotune_batch": False})
         # Settings contain the resolved value of --inference=auto, so the run uses the measured one.
-        return Tuned(config, plan_sizes(_with(config, asdict(best)), self._plan.spec), chosen)
+        place = Place(self._plan.layout.rank, self._plan.layout.world)  # where a run is planned, and trials are not
+        return Tuned(config, plan_sizes(_with(config, asdict(best)), self._plan.spec, place=place), chosen)
 
     def _learner_threads(self, settings: Settings) -> int:
         cores = plan_sizes(_with(self._config, asdict(settings)), self._plan.spec).cores

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import connection
 from multiprocessing.context import ForkServerProcess
 from typing import Any
@@ -173,9 +173,9 @@ def _simulate(
 def _plain_envs(factory: EnvFactory, worker: int, count: int, begin: Begin) -> Callable[[float], float]:
     """Create and reset ``count`` envs; returns a function that measures their speed."""
     envs = []
-    for _ in range(count):
+    for index in range(count):
         begin()
-        envs.append(factory.either())
+        envs.append(replace(factory, env_index=worker * count + index).either())
     envs[0].action_space.seed(worker)
     first = envs[0]
     spec = (
@@ -198,7 +198,7 @@ def _plain_envs(factory: EnvFactory, worker: int, count: int, begin: Begin) -> C
 def _vector_env(factory: EnvFactory, worker: int, count: int, begin: Begin) -> Callable[[float], float]:
     """Create and reset one vector env of ``count`` envs; returns a function that measures its speed."""
     begin()
-    env = factory.vector(count, seed=1000 * worker)
+    env = replace(factory, env_index=worker * count).vector(count, seed=1000 * worker)
     begin()
     env.reset(seed=1000 * worker)
     return lambda seconds: vector_steps_per_second(env, worker, seconds, begin)

@@ -3,30 +3,34 @@
 A name is looked up in this order: env family, ``module:function``, Gymnasium id. The result is a ``gymnasium.Env``, an
 ``AgentsEnv`` with several agents, a ``gymnasium.vector.VectorEnv`` or a ``TensorEnv``. EnvErrors say how to fix the
 problem.
+
+NOTE [Numbers of envs]: an env with a server, a port or files of its own has to know which of the run's envs it is. The
+training envs are 0, 1, ... over all actors and ranks; those of actors of another machine count from 0 there. One that
+is made in the place of another has its number. A vector env has that of its first env. The evaluators beside training
+have the numbers that follow. An env that is made apart from these (the check before a run, check_env, enjoy, export,
+match, Policy.make_env) is -1, and those of the processes of ``evaluate`` are -1, -2, ...: they may run beside training.
 """
 
 from __future__ import annotations
 
-import copy
 import functools
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from sfactory.config.env_families import NUM_ENVS, ONE_BY_ONE, find_family, install_advice, lack_of_family
-from sfactory.config.flags import assigned, did_you_mean
-from sfactory.config.import_strings import Unresolved, described, find_callable, import_current_directory
+from sfactory.config.flags import assigned
+from sfactory.config.import_strings import Unresolved, described, find_callable
 from sfactory.config.schema import Config, WrapperConfig
 from sfactory.env.lifecycle import draw_without_screen, warnings_stay_warnings
+from sfactory.env.registered import make_gymnasium_env
 from sfactory.env.tensor_makers import DEVICE, advice_for, lacks_parameters, misfit, says_tensors
 from sfactory.errors import EnvError, Passing, named, raised_at
-from sfactory.packages import env_plugin, missing_module
+from sfactory.packages import missing_module
 
 if TYPE_CHECKING:
     import gymnasium
-    from gymnasium.envs.registration import EnvSpec
 
     from sfactory.env.multi_agent import AgentsEnv
     from sfactory.env.tensor_env import TensorEnv
@@ -35,8 +39,8 @@ if TYPE_CHECKING:
     Env = gymnasium.Env[Any, Any]
 
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-_SHOWN_IDS = 5
-_FRAMESKIP, _SEED = "env_frameskip", "seed"
+_FRAMESKIP, _SEED, _INDEX = "env_frameskip", "seed", "env_index"
+_NOT_TRAINED = -1
 _RENDER_MODE, IMAGES = "render_mode", "rgb_array"
 # Metadata key of an env; True if observations depend on env_frameskip, for example as stacked frames.
 SPANS_FRAMES = "observation_spans_frames"
@@ -51,6 +55,7 @@ class Maker:
     parameters: parameters that can be passed by name
     own_parameters: True if these are all, with ``render_mode``, as of a user's function; False if it passes others on
     makes_tensors: True if it makes TensorEnvs; it then gets the arguments num_envs and device
+    takes_any: True if it has ``**kwargs``, and so may pass ``render_mode`` on
     own_wrappers: by flag of wrappers, the argument for what its envs do themselves
     """
 
@@ -60,6 +65,7 @@ class Maker:
     own_parameters: bool
     makes_tensors: bool = False
     own_wrappers: Mapping[str, str] = field(default_factory=dict)
+    takes_any: bool = False
 
 
 def find_maker(env_name: str) -> Maker:
@@ -77,73 +83,21 @@ def find_maker(env_name: str) -> Maker:
             factory = find_callable(env_name)
         except Unresolved as error:
             raise EnvError(f"--env={env_name}: {error}") from error.__cause__
-        return Maker(env_name, factory, _parameters(factory), True, says_tensors(factory))
+        takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in _signature(factory).values())
+        return Maker(env_name, factory, _parameters(factory), True, says_tensors(factory), takes_any=takes_any)
     return Maker("gymnasium.make", functools.partial(make_gymnasium_env, env_name), {}, own_parameters=False)
-
-
-def make_gymnasium_env(env_id: str, typed: str = "", /, **kwargs: object) -> Env:
-    """``gymnasium.make`` without the two wrappers that only check the caller's code.
-
-    On CartPole-v1, PassiveEnvChecker takes 0.7 us and OrderEnforcing 0.3 us of a 7.3 us step; envs are checked before
-    the run starts. TimeLimit stays because it truncates episodes. ``kwargs`` are those of gymnasium.make, such as
-    ``max_episode_steps``. Env families may use this function too; ``typed``: what ``--env`` says, if not ``env_id``.
-    """
-    import gymnasium
-
-    spec = copy.copy(registered_spec(env_id, typed))
-    spec.order_enforce = False
-    options: dict[str, Any] = {"disable_env_checker": True, **kwargs}
-    env: Env = gymnasium.make(spec, **options)
-    return env
-
-
-def registered_spec(env_id: str, typed: str = "") -> EnvSpec:
-    """What Gymnasium has registered for an id, or for ``module:Id`` after importing the module.
-
-    Raises EnvError, which names ``typed`` as what ``--env`` says, if the id is not registered.
-    """
-    import gymnasium
-    from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id, registry
-
-    import_current_directory()
-    typed, (module, colon, bare_id) = typed or env_id, env_id.rpartition(":")
-    namespace, name, version = parse_env_id(bare_id)
-    if colon:
-        importlib.import_module(module)
-    elif bare_id not in registry and (plugin := env_plugin(namespace)) is not None:
-        module = plugin.module
-        plugin.load()()
-    if version is None:  # take the highest one, as gymnasium.make does
-        version = find_highest_version(namespace, name)
-    try:
-        return gymnasium.spec(get_env_id(namespace, name, version))
-    except gymnasium.error.UnregisteredEnv as error:
-        if not module:  # the flag was checked in main, where it is registered
-            raise EnvError(
-                f"--env={typed}: {named(error)} in the process that makes the env; call gymnasium.register in a "
-                f"module, and name that, too: --env=my_envs:{env_id}"
-            ) from None
-        start = module.partition(".")[0]
-        own = [known.id for known in registry.values() if _module_of(known.entry_point).partition(".")[0] == start]
-        near = did_you_mean(bare_id, own or registry, prefix=typed.removesuffix(bare_id))
-        others = f"; it has registered {', '.join(own[:_SHOWN_IDS])}" if own and not near else ""
-        raise EnvError(f"--env={typed}: importing {module} has not registered {bare_id}{near or others}") from None
-
-
-def _module_of(entry_point: object) -> str:
-    """The module of what makes an env: of text such as ``module:Class``, or of the class itself."""
-    return (
-        entry_point.partition(":")[0] if isinstance(entry_point, str) else str(getattr(entry_point, "__module__", ""))
-    )
 
 
 def _parameters(factory: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
     """Parameters that can be passed to ``factory`` by name."""
+    return {name: parameter for name, parameter in _signature(factory).items() if parameter.kind in _BY_NAME}
+
+
+def _signature(factory: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
     try:
-        parameters = inspect.signature(factory).parameters
+        return inspect.signature(factory).parameters
     except (TypeError, ValueError):  # some builtins have no signature, so their parameters are unknown
         return {}
-    return {name: parameter for name, parameter in parameters.items() if parameter.kind in _BY_NAME}
 
 
 @dataclass(frozen=True)
@@ -153,7 +107,8 @@ class EnvFactory:
     ``env_frameskip`` is passed on if the family's ``make`` or the function has a parameter of this name, so that one
     flag both sets frame skipping and counts the skipped frames. Other makers, such as Gymnasium, do not get it. An env
     with several frames in one observation sets SPANS_FRAMES in its metadata. info_action_mask: the flag; "auto" is for
-    the probe, which finds out. wrappers: see NOTE [Order of wrappers]. device: of TensorEnvs.
+    the probe, which finds out. wrappers: see NOTE [Order of wrappers]. device: of TensorEnvs. env_index: the env's
+    number, which a parameter of this name gets, see NOTE [Numbers of envs].
 
     All methods raise EnvError if the env cannot be made or has the wrong type; its cause is the maker's exception.
     """
@@ -164,6 +119,7 @@ class EnvFactory:
     info_action_mask: str = "off"
     wrappers: WrapperConfig = field(default_factory=WrapperConfig)
     device: str = "cpu"
+    env_index: int = _NOT_TRAINED
 
     @staticmethod
     def of(config: Config) -> EnvFactory:
@@ -218,6 +174,11 @@ class EnvFactory:
         if (many := self._adapted(env)) is not None:
             self._require_own_wrappers_alone("has many agents", *_OF_AGENTS)
             return cast("AgentsEnv", self._wrapped(many, maker))
+        if isinstance(env, gymnasium.vector.VectorEnv):
+            raise self._error(
+                f"{maker.title} returned a vector env, {described(env)}; give it a parameter num_envs: how many envs "
+                "it is to have"
+            )
         if not isinstance(env, gymnasium.Env):
             raise self._error(
                 f"{maker.title} returned {described(env)}; it must return an instance of gymnasium.Env (the package "
@@ -272,21 +233,30 @@ class EnvFactory:
                 f"--env_frameskip={skipped}, but --env_kwargs say env_frameskip={kwargs[_FRAMESKIP]!r}; set only "
                 "--env_frameskip, which is also used to count frames"
             )
+        if _INDEX in maker.parameters:
+            kwargs.setdefault(_INDEX, self.env_index)
         if not maker.own_parameters:
             return kwargs if render_mode is None else {**kwargs, _RENDER_MODE: render_mode}
         mode = maker.parameters.get(_RENDER_MODE)
-        if mode is not None and (render_mode is not None or mode.default is inspect.Parameter.empty):
+        is_demanded = mode is not None and mode.default is inspect.Parameter.empty
+        if is_demanded or (render_mode is not None and (mode is not None or maker.takes_any)):
             kwargs.setdefault(_RENDER_MODE, render_mode)
         return kwargs
 
     def _made_by(self, maker: Maker, kwargs: Mapping[str, object]) -> object:
-        """Call ``maker``; turn any exception into an EnvError that names the maker."""
+        """Call ``maker``; turn any exception into an EnvError that names the maker.
+
+        One with ``**kwargs`` that refuses ``render_mode`` is called without it: its envs draw nothing.
+        """
         try:
             with warnings_stay_warnings():
                 return maker.make(**kwargs)
         except (EnvError, Passing):
             raise
         except BaseException as error:  # foreign code may raise anything, and may even call sys.exit
+            was_added = maker.takes_any and _RENDER_MODE in kwargs and _RENDER_MODE not in self.kwargs
+            if was_added and isinstance(error, TypeError):
+                return self._made_by(maker, {name: value for name, value in kwargs.items() if name != _RENDER_MODE})
             listed = ", ".join(f"{name}={value!r}" for name, value in kwargs.items())
             call = f"{maker.title}({listed})" if maker.own_parameters else maker.title
             what, where = named(error), raised_at(error)

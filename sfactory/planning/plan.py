@@ -224,6 +224,11 @@ def fitted_to_env(resolved: Resolved, probed: Probed, device: str) -> Resolved:
     resolved = fitted_to_agents(resolved, probed.spec.num_agents)
     if probed.makes_tensors:
         resolved = fitted_to_tensors(resolved)
+    elif "seed" in config.run.env_kwargs:  # vector makers refuse it, see EnvFactory.vector
+        seed = assigned("env_kwargs", {"seed": config.run.env_kwargs["seed"]})
+        warning = f"{seed}: all envs get this seed, and are the same if they draw from it alone; leave it out: "
+        own = "--seed gives each env one of its own, in reset"
+        resolved = replace(resolved, warnings=[*resolved.warnings, warning + own])
     return with_gpu_defaults(resolved, kind) if on_gpu else resolved
 
 
@@ -241,7 +246,9 @@ def _wanted_inference(sampling: SamplingConfig) -> Literal["central", "local", "
     return "central" if sampling.policy_workers_per_policy > 1 else sampling.inference
 
 
-def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None, resident: bool = False) -> Plan:
+def plan_sizes(
+    config: Config, spec: EnvSpec, env_step_us: float | None = None, resident: bool = False, place: Place = ONE_RANK
+) -> Plan:
     """Decide sizes and devices; raises ConfigError or ResourceError. env_step_us: as in ``Probed``, if timed.
     resident: the env is a TensorEnv."""
     sampling, cost, device = config.sampling, None, choose_device(config.run.device)
@@ -261,7 +268,7 @@ def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None, 
     layout = Layout.plan(
         sampling, config.learner, inference, model.state_size, evaluators, config.population, spec.num_agents, resident
     )
-    layout = replace(layout, kinds=kinds) if kinds else layout
+    layout = replace(layout, kinds=kinds, rank=place.rank, world=place.world)
     cores, weight_bytes, update_bytes = Cores.available(), flat_bytes(model), _update_bytes(config, largest, model)
     # Of one network: where there are several, learners refuse weights that do not fit.
     weight_shapes = {} if kinds else {name: tuple(value.shape) for name, value in model.state_dict().items()}
@@ -316,7 +323,7 @@ def plan_run(
     config: Config, spec: EnvSpec, env_step_us: float | None = None, resident: bool = False, place: Place = ONE_RANK
 ) -> Plan:
     """As ``plan_sizes``; also check the machine's resources, with warnings for those that a run can do without."""
-    plan = plan_sizes(config, spec, env_step_us, resident)
+    plan = plan_sizes(config, spec, env_step_us, resident, place)
     warn_of_emulation(config.model.amp, plan.device)
     if config.run.device == "auto" and plan.device == "cpu" and (why := why_unused()):
         _log.warning("torch cannot use the GPU of this machine, so the CPU computes: %s", why)

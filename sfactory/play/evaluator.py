@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -57,7 +57,8 @@ class EvaluatorSetup:
     @cached_property
     def factory(self) -> EnvFactory:
         """Makes its env."""
-        return EnvFactory.of(self.config)
+        index = self.shared.layout.env_index_of_evaluator(self.evaluator)
+        return replace(EnvFactory.of(self.config), env_index=index)
 
     def seed_of(self, number: int, attempt: int = 0) -> int:
         """Seed of its episodes of evaluation ``number``; ``attempt``: how often the env was recreated before."""

@@ -132,7 +132,8 @@ class EvaluationPlan(NamedTuple):
     def _start(self, spawner: Spawner, worker: int, stack: contextlib.ExitStack) -> Callable[[], Any]:
         saved = _with_weights(self.saved, lambda weight: weight.numpy())  # torch would send them as shared memory
         numbers = range(worker, self.episodes, self.workers)
-        share = Share(saved, self.factory, numbers, self.seed, self.deterministic)
+        factory = dataclasses.replace(self.factory, env_index=self.factory.env_index - worker)
+        share = Share(saved, factory, numbers, self.seed, self.deterministic)
         limit_s = self.saved.config.sampling.reset_timeout_seconds
         return stack.enter_context(probing(spawner, self.factory.name, share, limit_s, name=f"sf-eval-{worker}"))
 

@@ -128,7 +128,8 @@ class FaultRecord:
         self.control = Control(1)
         lost = LostEpisodes(ACTOR, 1, board)  # of which none is counted here
         restarter = EnvRestarter(ACTOR, most_restarts, lambda env, count: 7000 + count, self.control, self.row, lost)
-        self.handling = FaultHandling(restarter, BadDataCounter(ACTOR, most_bad_data, self.row, lost), make)
+        bad_data = BadDataCounter(ACTOR, most_bad_data, self.row, lost)
+        self.handling = FaultHandling(restarter, bad_data, lambda env, seed: make(seed))
 
     def counts(self) -> tuple[int, int]:
         """Envs that were recreated, and steps with invalid data."""

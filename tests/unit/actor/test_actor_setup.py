@@ -47,8 +47,9 @@ class Record:
 class RecordedEnv(ScriptedEnv):
     """Adds its creation, resets and steps to the record."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: Record, index: int) -> None:
         super().__init__([], Faults() if record.envs else record.faults)
+        self.index = index
         self.on_call = record.add
         self.on_call("made")
         record.envs.append(self)
@@ -65,7 +66,7 @@ class RecordedFactory(EnvFactory):
     record: Record = dataclasses.field(default_factory=Record)
 
     def __call__(self, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
-        return RecordedEnv(self.record)
+        return RecordedEnv(self.record, self.env_index)
 
 
 def shared_objects_of(flags: dict[str, Any]) -> SharedObjects:
@@ -76,7 +77,7 @@ def shared_objects_of(flags: dict[str, Any]) -> SharedObjects:
 def setup_of(record: Record, **flags: Any) -> tuple[ActorSetup, StatusRow]:
     shared = shared_objects_of(flags)
     setup = ActorSetup(config_of({**FLAGS, **flags}), shared, 1, 5, 0)
-    vars(setup)["factory"] = RecordedFactory("any", record=record)
+    vars(setup)["factory"] = RecordedFactory("any", record=record, env_index=setup.factory.env_index)
     record.row = shared.status.row("sf-actor-1")
     record.row.start()
     return setup, record.row
@@ -164,6 +165,21 @@ def test_the_limits_of_faults_are_those_of_the_flags(
     split.step()
 
     assert message in caplog.text
+
+
+def test_envs_are_numbered_over_all_actors_and_one_that_is_made_again_keeps_its_number(record: Record) -> None:
+    record.faults = Faults(steps=[1])
+    setup, row = setup_of(record)
+    split = make_splits(setup, row)[0]
+    split.begin(setup.shared.trajectories.slot(0))
+
+    split.step()
+
+    numbers = [env.index for env in record.envs if isinstance(env, RecordedEnv)]
+    assert numbers == [6, 7, 8, 9, 10, 11, 6]
+    layout = dataclasses.replace(setup.shared.layout, rank=1, world=2, evaluators=3)
+    assert layout.env_index(1) == 4 * 6 + 6
+    assert [layout.env_index_of_evaluator(evaluator) for evaluator in range(3)] == [48, 49, 50]
 
 
 def test_every_env_of_every_actor_session_and_attempt_has_a_seed_of_its_own(record: Record) -> None:

@@ -57,6 +57,18 @@ def by_place(env_frameskip=9, /):
 def anything(**kwargs):
     return Plain(sorted(kwargs.items()))
 
+def numbered(env_index, **kwargs):
+    return Plain(env_index)
+
+def refusing(**kwargs):
+    return Plain(**kwargs)
+
+def drawing(**kwargs):
+    return rendered(**kwargs)
+
+def vectors(size=1):
+    return gymnasium.make_vec("CartPole-v1")
+
 def nothing():
     return None
 
@@ -150,6 +162,21 @@ def test_render_mode_is_passed_only_to_factories_that_take_it() -> None:
     assert size_of(make_env("homemade:Plain", {}, "rgb_array")) == 1
 
 
+def test_a_factory_of_any_keywords_gets_a_render_mode_unless_it_refuses_it() -> None:
+    assert make_env("homemade:drawing", {"size": 2}, "rgb_array").render_mode == "rgb_array"
+    assert make_env("homemade:drawing", {}).render_mode == "unset"
+    assert size_of(make_env("homemade:refusing", {"size": 2}, "rgb_array")) == 2
+    with pytest.raises(EnvError, match="unexpected keyword argument 'render_mode'"):
+        make_env("homemade:refusing", {"render_mode": "human"}, "rgb_array")
+
+
+def test_a_factory_is_given_the_number_of_the_env_if_it_names_it() -> None:
+    assert size_of(EnvFactory("homemade:numbered", env_index=7)()) == 7
+    assert size_of(EnvFactory("homemade:numbered", {"env_index": 3}, env_index=7)()) == 3
+    assert size_of(EnvFactory("homemade:numbered")()) == -1
+    assert size_of(EnvFactory("homemade:anything", env_index=7)()) == []
+
+
 @pytest.mark.parametrize(
     ("name", "made_with", "takes"),
     [
@@ -193,6 +220,7 @@ def test_the_factory_of_a_run_is_picklable_and_takes_name_kwargs_and_frameskip_f
         ("homemade:raising", {}, "ValueError: the simulator is not installed"),
         ("homemade:leaving", {}, "SystemExit: no licence"),
         ("homemade:nothing", {}, "returned None; it must return an instance of gymnasium.Env"),
+        ("homemade:vectors", {}, "give it a parameter num_envs"),
         ("homemade:constant", {}, "it must be a function or class"),
         ("homemade:plain", {}, "did you mean homemade:Plain?"),
         ("homemade:Plain", {"sise": 3}, "do --env_kwargs fit"),

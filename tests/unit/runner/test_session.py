@@ -23,6 +23,7 @@ from sfactory.experiment.run_dir import RunDir
 from sfactory.experiment.summary import Summary
 from sfactory.messages import PolicyLag
 from sfactory.planning.env_probe import Probed
+from sfactory.planning.plan import fitted_to_env
 from sfactory.process.signals import Interrupts
 from sfactory.process.spawn import Spawner
 from sfactory.runner import session
@@ -141,6 +142,15 @@ def test_the_first_line_says_where_and_how_is_computed(
     assert session._where(begun._config, plan) == where
     on_cpu = "--device=cpu" in words or "--inference=local" in words
     assert begun._config.sampling.num_envs_per_worker == (16 if on_cpu else 32)
+
+
+@pytest.mark.parametrize(("makes_tensors", "warned"), [(False, 1), (True, 0)])
+def test_a_seed_that_all_envs_would_have_is_warned_of(makes_tensors: bool, warned: int) -> None:
+    resolved = read_command_line(["--env=CartPole-v1", "--env_kwargs", '{"seed": 3, "size": 2}', "--serial_mode=True"])
+
+    fitted = fitted_to_env(resolved, Probed(VECTOR, makes_tensors=makes_tensors), "cpu")
+
+    assert sum("all envs get this seed" in warning for warning in fitted.warnings) == warned
 
 
 def test_a_session_interrupted_at_its_start_has_the_summary_of_what_is_saved() -> None:
