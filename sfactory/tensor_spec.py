@@ -245,4 +245,9 @@ def describe(path: str, spec: TensorSpec, normalized: bool, apart: bool = False)
             f"{text}; the network costs about {times:.0f} times as much as over 84x84, which --obs_resize 84 84 can "
             "make of it"
         )
-    return f"{text} {elements} number{'s' * (elements != 1)}{' for the core' if spec.is_core_input else ''}, {how}"
+    text = f"{text} {elements} number{'s' * (elements != 1)}{' for the core' if spec.is_core_input else ''}, {how}"
+    if len(spec.shape) == 3 and spec.dtype.startswith("float") and (layout := _layout_of_image(spec.shape)):
+        channels, *sides = _image_shape(spec.shape, layout)
+        if channels <= max(_COLORS) and min(sides) >= _SMALLEST_SIDE:
+            return f"{text}; --obs_layout={path}={layout} reads it as an image"
+    return text

@@ -7,6 +7,7 @@ entry-point group ``sfactory.models`` of installed packages.
 from __future__ import annotations
 
 import inspect
+import operator
 import os
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import gymnasium.spaces as spaces
 import numpy as np
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from sfactory.config.flags import assigned
 from sfactory.config.import_strings import Unresolved, find_registered
@@ -69,13 +71,27 @@ def make_part(part: str, config: ModelConfig, *arguments: Any) -> nn.Module:
     problem = ""
     if not isinstance(made, nn.Module):
         problem = f"returned a {type(made).__name__}, which is no torch.nn.Module"
-    for size in {"encoder": ("out_size",), "decoder": ("out_size",), "core": ("out_size", "state_size")}.get(part, ()):
-        if not problem and not isinstance(getattr(made, size, None), int):
-            problem = f"has no attribute {size}, which must be an int"
+    else:
+        problem = _lack_of_sizes(part, made)
     if problem:
         raise refusal(part, config, problem)
     assert isinstance(made, nn.Module)
     return made
+
+
+def _lack_of_sizes(part: str, made: nn.Module) -> str:
+    """What is wrong with the sizes of a module and of its layers; "" if nothing is. Sizes of numpy become ints."""
+    for size in {"encoder": ("out_size",), "decoder": ("out_size",), "core": ("out_size", "state_size")}.get(part, ()):
+        value: Any = getattr(made, size, None)
+        if not isinstance(value, int):
+            try:
+                setattr(made, size, operator.index(value))
+            except (AttributeError, TypeError):
+                return f"has no attribute {size}, which must be an int"
+    lazy = next((name for name, weight in made.state_dict(keep_vars=True).items() if is_lazy(weight)), "")
+    if not lazy:
+        return ""
+    return f"has the lazy weight {lazy!r}, whose size is not known when it is made: give the layer its sizes"
 
 
 def _call(part: str, config: ModelConfig, arguments: tuple[Any, ...]) -> object:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, cast
 
+import gymnasium.spaces as spaces
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -18,10 +20,11 @@ from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.custom import own_parts, refusal
 from sfactory.model.distributions import num_params
 from sfactory.model.precision import torch_dtype
-from sfactory.spec import EnvSpec
+from sfactory.plain_spaces import space_of_plain
+from sfactory.spec import OBS_KEY, EnvSpec, TensorSpec, key_of, leaves
 
 _ROWS, _STEPS, _RESET_AT, _HELD_AT = 3, 5, 2, 3
-_MOST_VALUES = 2**31  # that random integers are drawn from: all 2**64 would be too many for NumPy
+_MOST_VALUES = 2**24  # bounds beyond these are those of a dtype, and say nothing of the values that an env shows
 _CLOSE = 1e-3  # of two ways to compute the same in float32
 
 
@@ -47,7 +50,8 @@ def checked_model(spec: EnvSpec, config: ModelConfig) -> ActorCritic:
     """The model with its parts of the user's own, on the CPU. Raises ConfigError, which shows the form of a part."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model, obs = ActorCritic(spec, config), _observations(spec)
+        model = ActorCritic(spec, config)
+        obs = _observations(spec, () if model.obs_normalizer is None else model.obs_normalizer.keys)
         if model.obs_normalizer is not None:
             obs = model.obs_normalizer.forward(obs)
         towers: list[Any] = [model.tower, model.critic_tower] if spec.reads_apart else [model.tower]
@@ -111,12 +115,13 @@ def _check(part: _Part, is_held: bool) -> None:
         _require_shape(state, start.shape, "the state after a step")
     _require(
         torch.equal(output, part.step(0, every, start)[0]),
-        "gives another output for the same input: it must be deterministic (no dropout, no noise)",
+        "gives another output for the same input: it must be deterministic (no dropout, no noise; of a "
+        "pretrained part call .eval() in __init__, and it stays so)",
     )
     _require(
-        torch.allclose(output[some], part.step(0, some, start[some])[0], _CLOSE, _CLOSE),
+        _close(output[some], part.step(0, some, start[some])[0]),
         "gives a row another output when fewer rows are beside it: rows must not influence one another (no batch "
-        "normalization over rows)",
+        "normalization over rows; of a pretrained part call .eval() in __init__, and it stays so)",
     )
     parameters = [parameter for parameter in part.module.parameters() if parameter.requires_grad]
     if parameters:
@@ -140,11 +145,17 @@ def _check_memory(part: _Part, unroll: Callable[..., Tensor], is_held: bool) -> 
         output, after = part.step(t, slice(None), state)
         acts = ~held[t]
         _require(
-            torch.allclose(output[acts], outputs[t, acts], _CLOSE, _CLOSE),
+            _close(output[acts], outputs[t, acts]),
             f"gives other outputs for all steps at once than for one after the other (in step {t}; the state is reset "
             f"before step {_RESET_AT}" + (f", and kept in step {_HELD_AT})" if is_held else ")"),
         )
         state = torch.where(held[t].unsqueeze(-1), state, after)
+
+
+def _close(some: Tensor, other: Tensor) -> bool:
+    """Whether two ways to compute the same have agreed. Sums of large numbers may cancel out, with errors like these."""
+    largest = float(other.detach().abs().max()) if other.numel() else 0.0
+    return torch.allclose(some, other, _CLOSE, max(_CLOSE, 1e-5 * largest))
 
 
 def _require(holds: bool, problem: str) -> None:
@@ -159,18 +170,49 @@ def _require_shape(output: object, shape: tuple[int, ...] | torch.Size, what: st
     _require(output.is_floating_point(), f"{what} has the dtype {output.dtype}, and must hold real numbers")
 
 
-def _observations(spec: EnvSpec) -> dict[str, Tensor]:
-    """Random ones of all steps: {path: [T, B, ...]}. Masks allow everything."""
+def _observations(spec: EnvSpec, normalized: Collection[str]) -> dict[str, Tensor]:
+    """Random ones of all steps, of the env's space where they are not ``normalized``: {path: [T, B, ...]}. Masks allow
+    everything."""
     random = np.random.default_rng(0)
+    boxes = _boxes(spec)
     obs = {}
     for path, leaf in spec.obs:
         shape = (_STEPS, _ROWS, *leaf.shape)
         if leaf.is_mask:
             values: Any = np.ones(shape)
         elif leaf.sizes:
-            sizes = np.resize([min(size, _MOST_VALUES) for size in leaf.sizes], leaf.shape)
-            values = np.resize(leaf.starts, leaf.shape) + random.integers(sizes, size=shape)
+            first, sizes = _few_values(leaf)
+            values = np.resize(first, leaf.shape) + random.integers(np.resize(sizes, leaf.shape), size=shape)
+        elif not leaf.dtype.startswith("float"):
+            values = random.integers(2, size=shape)
         else:
-            values = random.standard_normal(shape) if leaf.dtype.startswith("float") else random.integers(2, size=shape)
+            values = random.standard_normal(shape)
+            if path in boxes and path not in normalized:
+                values = _within(boxes[path], values, random.random(shape))
         obs[path] = torch.from_numpy(np.asarray(values)).to(torch_dtype(leaf.dtype))
     return obs
+
+
+def _boxes(spec: EnvSpec) -> dict[str, spaces.Box]:
+    """The spaces of real numbers by path, as far as the spec has them: that of an older version has none."""
+    if not spec.plain_spaces:
+        return {}
+    found = leaves(space_of_plain(spec.plain_spaces[0]))
+    return {key_of(path, OBS_KEY): leaf for path, leaf in found if isinstance(leaf, spaces.Box)}
+
+
+def _few_values(leaf: TensorSpec) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The first of the integers of a leaf, and their number: as in its space; of very many 0 and 1, or two others."""
+    starts, sizes = np.broadcast_arrays(np.array(leaf.starts, object), np.array(leaf.sizes, object))  # 2**64 fits
+    many = sizes > _MOST_VALUES
+    first = np.where(many, np.minimum(np.maximum(starts, 0), starts + sizes - 2), starts)
+    return first.astype(np.int64), np.where(many, 2, sizes).astype(np.int64)
+
+
+def _within(box: spaces.Box, normal: npt.NDArray[Any], uniform: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Numbers in a space: uniform between two bounds, and normal on the side of one, or without any."""
+    low, high = box.low.astype(np.float64), box.high.astype(np.float64)
+    has_low, has_high = np.abs(low) < _MOST_VALUES, np.abs(high) < _MOST_VALUES
+    least, most = np.where(has_low, low, 0.0), np.where(has_high, high, 0.0)
+    one_sided = np.where(has_low, least + np.abs(normal), np.where(has_high, most - np.abs(normal), normal))
+    return np.where(has_low & has_high, least + (most - least) * uniform, one_sided)

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import gymnasium.spaces as spaces
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -214,6 +215,46 @@ class Sizeless(nn.Module):
 
     def __init__(self, observation_space: Any) -> None:
         super().__init__()
+
+
+class Lazy(nn.Module):
+    """Finds its sizes with its first input."""
+
+    out_size = 8
+
+    def __init__(self, observation_space: Any) -> None:
+        super().__init__()
+        self.linear = nn.LazyLinear(self.out_size)
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        linear: Tensor = self.linear(obs["obs"])
+        return linear
+
+
+class Embeds(nn.Module):
+    """Reads kinds, of which there are 10, as real numbers, and counts; its size is a number of numpy."""
+
+    def __init__(self, observation_space: spaces.Dict) -> None:
+        super().__init__()
+        self.kinds = nn.Embedding(10, 3)
+        self.out_size = np.prod(observation_space["kinds"].shape) * 4  # type: ignore[arg-type]
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        return torch.cat([self.kinds(obs["kinds"].long()).flatten(1), obs["count"].float()], dim=1)
+
+
+class Frozen(nn.Module):
+    """Has layers of a pretrained network."""
+
+    out_size = 8
+
+    def __init__(self, observation_space: Any) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5)).eval()
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        features: Tensor = self.layers(obs["obs"])
+        return features
 
 
 def no_module(observation_space: Any) -> str:

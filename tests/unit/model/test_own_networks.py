@@ -100,11 +100,12 @@ def test_copy_of_the_default_network_is_bit_equal(share: bool) -> None:
     ("flags", "words"),
     [
         ({"encoder": "WrongSize"}, r"its output \(out_size is 7\) has the shape \(3, 512\), and must have \(3, 7\)"),
-        ({"encoder": "Noisy"}, "must be deterministic"),
-        ({"encoder": "OverRows"}, "rows must not influence one another"),
+        ({"encoder": "Noisy"}, "must be deterministic .* call .eval()"),
+        ({"encoder": "OverRows"}, "rows must not influence one another .* call .eval()"),
         ({"encoder": "Detached"}, "passes no gradient"),
         ({"encoder": "Raising"}, r"raised KeyError: 'camera' .*networks.py"),
         ({"encoder": "Sizeless"}, "has no attribute out_size, which must be an int"),
+        ({"encoder": "Lazy"}, "has the lazy weight 'linear.weight', .*: give the layer its sizes"),
         ({"encoder": "no_module"}, "returned a str, which is no torch.nn.Module"),
         ({"encoder": "Mlp", "model_kwargs": {"wide": 3}}, r"raised TypeError: .*'wide'.* when it was made"),
         ({"core": "Forgetful", **MEMORY}, r"gives other outputs for all steps at once .* \(in step 2"),
@@ -140,6 +141,27 @@ def test_network_that_does_not_fit_is_refused_with_its_form(flags: dict[str, Any
 def test_flags_that_name_no_network_are_refused(config: ModelConfig, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         checked_model(NUMBERS, config)
+
+
+IDS = spaces.Dict(kinds=spaces.Box(0.0, 9.0, (2,), np.float32), count=spaces.Box(-5, 2**62, (2,), np.int64))
+
+
+@pytest.mark.parametrize(
+    ("space", "encoder", "out_size"),
+    [
+        (IDS, "Embeds", 8),
+        (spaces.Box(0.0, 1e6, (6,), np.float32), "Mlp", 512),
+        (spaces.Box(-np.inf, 3e38, (6,), np.float32), "Mlp", 512),
+        (spaces.Box(-np.inf, np.inf, (6,), np.float32), "Frozen", 8),
+    ],
+)
+def test_network_is_checked_with_observations_of_its_space(space: Any, encoder: str, out_size: int) -> None:
+    config = config_of(encoder=encoder, normalize_input=False)
+    spec = EnvSpec.of_spaces(space, spaces.Discrete(3)).for_model(config)
+
+    found = checked_model(spec, config).tower.encoder.out_size
+
+    assert (type(found), found) == (int, out_size)
 
 
 def test_network_is_given_the_space_that_it_will_see() -> None:

@@ -199,3 +199,23 @@ def test_the_kind_of_task_follows_from_what_is_seen_and_done(
     space: spaces.Space, actions: spaces.Space, kind: str
 ) -> None:
     assert EnvSpec.of_spaces(space, actions).for_model(ModelConfig()).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("space", "layout"),
+    [
+        (spaces.Box(0.0, 1.0, (64, 64, 3), np.float32), "hwc"),
+        (spaces.Box(0.0, 1.0, (4, 16, 20), np.float64), "chw"),
+        (spaces.Box(0.0, 1.0, (5, 16, 20), np.float32), ""),
+        (spaces.Box(0.0, 1.0, (15, 64, 3), np.float32), ""),
+        (spaces.Box(0.0, 1.0, (64, 64), np.float32), ""),
+        (spaces.Box(0, 9, (64, 64, 3), np.int32), ""),
+    ],
+)
+def test_real_numbers_with_the_shape_of_an_image_are_said_to_be_readable_as_one(space: Any, layout: str) -> None:
+    ((path, leaf),) = EnvSpec.of_spaces(space, spaces.Discrete(2)).obs
+
+    said = describe(path, leaf, normalized=False)
+
+    assert "numbers" in said
+    assert said.endswith(f"; --obs_layout=obs={layout} reads it as an image" if layout else "not normalized")
