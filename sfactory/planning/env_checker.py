@@ -216,6 +216,9 @@ def _require_known(part: Mapping[Any, Any], known: Sequence[Any], what: str) -> 
 def _check_listed(agents: ListedAgents) -> None:
     env, spec = agents.env, agents.spec
     reset = _tuple(_first_reset(env), 2, f"reset() must return (list of observations, list of infos){_LISTED}")
+    is_sole = isinstance(reset[1], Mapping) and not getattr(env, "is_multiagent", False)
+    advice = f"num_agents is {spec.num_agents}; if it is an env of one agent, set is_multiagent = False"
+    _require(not is_sole, f"reset() gave infos as a dict; it must be a list of one for each agent, as {advice}")
     _require_lists(("observations", "infos"), reset, spec, "reset()")
     actions = LegalActions(spec, agents).of(reset[0])
     step = _tuple(env.step(actions), 5, f"step() must return five lists{_LISTED}")

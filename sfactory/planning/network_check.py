@@ -153,7 +153,7 @@ def _check_memory(part: _Part, unroll: Callable[..., Tensor], is_held: bool) -> 
 
 
 def _close(some: Tensor, other: Tensor) -> bool:
-    """Whether two ways to compute the same have agreed. Sums of large numbers may cancel out, with errors like these."""
+    """Whether two ways to compute the same agree. Of sums of large numbers that cancel out, errors remain."""
     largest = float(other.detach().abs().max()) if other.numel() else 0.0
     return torch.allclose(some, other, _CLOSE, max(_CLOSE, 1e-5 * largest))
 

@@ -31,6 +31,8 @@ class OddEnv(ScriptedEnv):
         self._what = what
         if what == "text space":
             self.observation_space = spaces.Text(3)  # type: ignore[assignment]
+        if what == "many":
+            self.num_agents = 5  # of its own kind, as of a simulation
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         obs, info = super().reset(seed=seed)
@@ -167,6 +169,7 @@ FLAWS = {
         "reset alone": "reset() must return (observation, info dict)",
         "reset shape": "reset(): observation 'obs' has shape (3,)",
         "four": "step() must return (observation, reward, terminated, truncated, info); it returns four, as in the old",
+        "many": "it must be a list of one for each agent, as num_agents is 5; if it is an env of one agent, set is_mul",
         "step dtype": "step(): observation 'obs' has shape (1,) and dtype complex",
         "reward": "the reward 'much', which is no number",
     },
