@@ -8,6 +8,7 @@ for their flags, errors say what they are here.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import numbers
@@ -17,7 +18,7 @@ import shlex
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FunctionType
+from types import FunctionType, MethodType
 
 from sfactory.config.ancestors import ancestor_hint, commands_with
 from sfactory.config.env_families import arguments_of, find_family
@@ -155,19 +156,23 @@ def _stray(token: str, before: str, flags: Mapping[str, Flag]) -> str:
     return f"{shown(token)!r}: unexpected; every setting is given as --name=value"
 
 
+_BY_NAME = (
+    "processes of a run import what they call by its name: write a function at the top level of a module, "
+    "def make(...): return ..., and give that"
+)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
 def words_of(values: Mapping[str, object]) -> list[str]:
     """The words that set these flags. Lists and tuples become lists, mappings JSON objects, None ``none``, classes and
-    functions their ``module:name``.
+    functions their ``module:name``, a partial of an env its function and ``env_kwargs``.
 
     Raises ConfigError with a line for each value that no flag can have. Does not check that such flags exist and take
     these values.
     """
     words: list[str] = []
     problems: list[str] = []
-    for name, value in values.items():
+    for name, value in _without_partial(values).items():
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             problems.append(f"{shown(repr(name))}: must be the name of a flag, without its dashes")
             continue
@@ -189,14 +194,31 @@ def words_of(values: Mapping[str, object]) -> list[str]:
     return words
 
 
+def _without_partial(values: Mapping[str, object]) -> Mapping[str, object]:
+    """``values`` with what ``functools.partial`` makes an env of: a class or function, and arguments by name.
+
+    Those of env_kwargs come first. Raises ConfigError if not all can be given by name.
+    """
+    env, more = values.get("env"), values.get("env_kwargs") or {}
+    if not isinstance(env, functools.partial):
+        return values
+    if env.args or not isinstance(more, Mapping):
+        raise ConfigError(["--env: a partial gives all its arguments by name, and env_kwargs beside it is a mapping"])
+    return {**values, "env": env.func, "env_kwargs": {**env.keywords, **more}}
+
+
 def _named(value: object) -> object:
     """``module:name`` of a class or function, and any other value as it is.
 
     Raises ValueError for one that other processes cannot import by its name.
     """
+    if isinstance(value, functools.partial | MethodType):
+        raise ValueError(f"a {type(value).__name__} cannot be given: {_BY_NAME}")
     if not isinstance(value, type | FunctionType):
         return value
     module, name = value.__module__, value.__qualname__
+    if name == "<lambda>":
+        raise ValueError(f"a lambda cannot be given: {_BY_NAME}")
     if getattr(sys.modules.get(module), name, None) is not value:
         raise ValueError(
             f"{name} of {module} is not a name of its module, by which processes of a run import it: define it at the "

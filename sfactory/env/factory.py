@@ -266,7 +266,14 @@ class EnvFactory:
                 where = f" (cause: {named(cause)}){advice}"
             may_misfit = isinstance(error, TypeError) and self.kwargs and kwargs
             fits = "; do --env_kwargs fit its parameters?" if may_misfit else ""
+            if kwargs and self._has_changed(error):
+                fits += "; tuples and arrays in env_kwargs arrive as lists, and Paths as text"
             raise self._error(f"{call} raised {what}{where}{fits}") from error
+
+    def _has_changed(self, error: BaseException) -> bool:
+        """Whether the error may be that of a kwarg which became plain data on its way, see ``words_of``."""
+        kinds, may = set(map(type, self.kwargs.values())), isinstance(error, AttributeError | TypeError | ValueError)
+        return may and (list in kinds or (str in kinds and "'str'" in str(error)))
 
     def _in_own_wrappers(self, env: object) -> object:
         """``env``, as it was made, in the wrappers of ``--wrapper``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import sys
@@ -111,6 +112,35 @@ def test_values_that_no_flag_can_have_are_refused_all_at_once() -> None:
         words_of({"env": object(), "seed": {1}, "--gamma": 1, 3: 4})  # type: ignore[dict-item]
 
     assert [line.partition(":")[0] for line in caught.value.problems] == ["--env", "--seed", "'--gamma'", "3"]
+
+
+def test_a_partial_of_an_env_becomes_its_function_and_its_arguments() -> None:
+    made = functools.partial(functools.partial(save_run, size=5, speed=1), speed=2)
+
+    assert words_of({"env": made}) == words_of({"env": save_run, "env_kwargs": {"size": 5, "speed": 2}})
+    assert words_of({"env": made, "env_kwargs": {"size": 6}}) == words_of(
+        {"env": save_run, "env_kwargs": {"size": 6, "speed": 2}}
+    )
+    for given in ({"env": functools.partial(save_run, 5)}, {"env": made, "env_kwargs": "{}"}):
+        with pytest.raises(ConfigError, match="a partial gives all its arguments by name"):
+            words_of(given)
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "kind"),
+    [
+        ("wrapper", [functools.partial(save_run, scale=2)], "partial"),
+        ("encoder", functools.partial(save_run, size=2), "partial"),
+        ("env", lambda: None, "lambda"),
+        ("env", Path("/a").exists, "method"),
+        ("env", functools.partial(lambda size: None, size=2), "lambda"),
+    ],
+)
+def test_what_has_no_name_is_answered_with_what_has_one(flag: str, value: object, kind: str) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"^--{flag}: a {kind} cannot be given: .*: write a function at the top level"
+    ):
+        words_of({flag: value})
 
 
 def test_classes_and_functions_become_names_by_which_other_processes_import_them() -> None:

@@ -69,6 +69,9 @@ def drawing(**kwargs):
 def vectors(size=1):
     return gymnasium.make_vec("CartPole-v1")
 
+def in_pixels(size=(1, 1), where=None):
+    return Plain(size + (3,) if where is None else where.exists())
+
 def nothing():
     return None
 
@@ -224,6 +227,8 @@ def test_the_factory_of_a_run_is_picklable_and_takes_name_kwargs_and_frameskip_f
         ("homemade:constant", {}, "it must be a function or class"),
         ("homemade:plain", {}, "did you mean homemade:Plain?"),
         ("homemade:Plain", {"sise": 3}, "do --env_kwargs fit"),
+        ("homemade:in_pixels", {"size": [2, 2]}, "tuples and arrays in env_kwargs arrive as lists, and Paths as text"),
+        ("homemade:in_pixels", {"where": "/a"}, "tuples and arrays in env_kwargs arrive as lists, and Paths as text"),
         ("no_such_module_here:make", {}, "run the command in the folder that holds it"),
         ("needs_more:make", {}, "install 'no_such_module_here'"),
         ("broken_envs:make", {}, "RuntimeError: bad day"),
