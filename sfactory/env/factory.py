@@ -266,14 +266,9 @@ class EnvFactory:
                 where = f" (cause: {named(cause)}){advice}"
             may_misfit = isinstance(error, TypeError) and self.kwargs and kwargs
             fits = "; do --env_kwargs fit its parameters?" if may_misfit else ""
-            if kwargs and self._has_changed(error):
+            if kwargs and _may_be_of_plain(self.kwargs, error):
                 fits += "; tuples and arrays in env_kwargs arrive as lists, and Paths as text"
             raise self._error(f"{call} raised {what}{where}{fits}") from error
-
-    def _has_changed(self, error: BaseException) -> bool:
-        """Whether the error may be that of a kwarg which became plain data on its way, see ``words_of``."""
-        kinds, may = set(map(type, self.kwargs.values())), isinstance(error, AttributeError | TypeError | ValueError)
-        return may and (list in kinds or (str in kinds and "'str'" in str(error)))
 
     def _in_own_wrappers(self, env: object) -> object:
         """``env``, as it was made, in the wrappers of ``--wrapper``."""
@@ -304,16 +299,7 @@ class EnvFactory:
 
         has_masks = self.info_action_mask == "on" or shows_mask(env.observation_space)
         for name, value in used.items():
-            problem = ""
-            if name == "env_framestack" and env.metadata.get(SPANS_FRAMES):
-                problem = "observations of this env have several frames already; leave it out"
-            elif name == "action_repeat" and _FRAMESKIP in maker.parameters:
-                problem = f"this env repeats actions itself: use --env_frameskip={value}"
-            elif name in ("action_repeat", "sticky_actions") and has_masks:
-                problem = (
-                    "an action that is taken again may be illegal by then, as the env has action masks; leave it out"
-                )
-            if problem:
+            if problem := _lack_of_wrapper(name, value, env, maker, has_masks):
                 raise self._error(f"{assigned(name, value)}: {problem}")
         try:
             return (wrapped if isinstance(env, gymnasium.Env) else WrappedAgents)(env, WrapperConfig(**used))
@@ -361,6 +347,23 @@ class EnvFactory:
 
     def _error(self, text: str) -> EnvError:
         return EnvError(f"--env={self.name}: {text}")
+
+
+def _may_be_of_plain(kwargs: Mapping[str, object], error: BaseException) -> bool:
+    """Whether an error may be that of an argument which became plain data on its way, see ``words_of``."""
+    kinds, may = set(map(type, kwargs.values())), isinstance(error, AttributeError | TypeError | ValueError)
+    return may and (list in kinds or (str in kinds and "'str'" in str(error)))
+
+
+def _lack_of_wrapper(name: str, value: object, env: Any, maker: Maker, has_masks: bool) -> str:
+    """Why the wrapper of flag ``name`` does not fit ``env``; "" if it does."""
+    if name == "env_framestack" and env.metadata.get(SPANS_FRAMES):
+        return "observations of this env have several frames already; leave it out"
+    if name == "action_repeat" and _FRAMESKIP in maker.parameters:
+        return f"this env repeats actions itself: use --env_frameskip={value}"
+    if name in ("action_repeat", "sticky_actions") and has_masks:
+        return "an action that is taken again may be illegal by then, as the env has action masks; leave it out"
+    return ""
 
 
 def make_env(
