@@ -53,7 +53,8 @@ class RunResult:
     """How a run ended.
 
     status: done, or interrupted by a signal, after which a program should not start another run. exit_code: that of the
-    command. stopped_early: ``on_report`` ended the run. summary: the content of summary.json.
+    command. stopped_early: ``on_report`` ended the run. summary: the content of summary.json. trained: this call has
+    begun to train; False if the run of this name was finished already, and the summary is that of an earlier call.
     """
 
     status: Result
@@ -61,6 +62,7 @@ class RunResult:
     summary: Summary
     run_dir: Path
     stopped_early: bool = False
+    trained: bool = True
 
 
 def _refusing_briefly(function: Callable[_Given, _Found]) -> Callable[_Given, _Found]:
@@ -240,15 +242,16 @@ def _run(
     try:
         spawner = Spawner(objects_of_program(values_of(config).values()), config.report.printed_level)
         spawner.open()
-        outcome = Session(resolved, arguments, spawner, interrupts, started_at).train(watching)
+        session = Session(resolved, arguments, spawner, interrupts, started_at)
+        outcome = session.train(watching)
     except Interrupted:  # before the run's directory was looked at
         interrupts.raising = False
-        return RunResult("interrupted", interrupts.exit_code, summary_of_unopened(config), run_dir)
+        return RunResult("interrupted", interrupts.exit_code, summary_of_unopened(config), run_dir, trained=False)
     if outcome.error is not None:
         raise outcome.error
     interrupted = outcome.status == "interrupted"
     code = interrupts.exit_code if interrupted else int(ExitCode.DONE)
-    return RunResult(outcome.status, code, outcome.summary, run_dir, outcome.stopped_early)
+    return RunResult(outcome.status, code, outcome.summary, run_dir, outcome.stopped_early, session.has_begun)
 
 
 def _observer(on_report: OnReport) -> Observer:

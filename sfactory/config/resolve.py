@@ -73,13 +73,14 @@ class Resolved:
     """A config that passed every check, the source of each value by flag name, and lines worth logging.
 
     given: names of the flags that the user set, on the command line or in a config file, now or at an earlier start of
-    the resumed run.
+    the resumed run. changed: a text for each setting of training that differs from that of the resumed run.
     """
 
     config: Config
     sources: Mapping[str, str]
     warnings: list[str]
     given: frozenset[str] = frozenset()
+    changed: Sequence[str] = ()
 
     @property
     def tuned(self) -> dict[str, object]:
@@ -100,12 +101,13 @@ class Resolved:
 
 @dataclass
 class _Findings:
-    """Collected problems. ``broken``: flags with unreadable values. ``chosen``: flags that the user set now."""
+    """Collected problems. broken: flags with unreadable values. chosen: those that the user set now. changed: as Resolved."""
 
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     broken: set[str] = field(default_factory=set)
     chosen: set[str] = field(default_factory=set)
+    changed: list[str] = field(default_factory=list)
 
 
 def read_command_line(argv: Sequence[str], several_ranks: bool = False) -> Resolved:
@@ -143,7 +145,7 @@ def read_command_line(argv: Sequence[str], several_ranks: bool = False) -> Resol
             print(_BY_KIND, file=sys.stderr)
         raise SystemExit(0)
     chosen = {*layers[CONFIG_FILE], *layers[COMMAND_LINE], *_of_sources(saved, *_GIVEN)}
-    return Resolved(config, sources, findings.warnings, frozenset(chosen))
+    return Resolved(config, sources, findings.warnings, frozenset(chosen), findings.changed)
 
 
 def with_critic_group(resolved: Resolved, has_groups: bool) -> Resolved:
@@ -347,7 +349,7 @@ def _check(
     # With a broken restart_behavior it is unknown whether the run is resumed.
     if "restart_behavior" not in findings.broken:
         try:
-            findings.warnings += check_resume(saved, config)
+            findings.changed += check_resume(saved, config)
         except ConfigError as error:
             findings.problems += error.problems
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,14 @@ from sfactory.learner.checkpointing import SavedState
 from sfactory.learner.setup import Limits
 from sfactory.model.custom import own_parts
 
+_FINISHED = (
+    "this run is finished: %d env steps in %.0f s of training; raise the limit that it reached "
+    "(--train_for_env_steps, --train_for_frames or --train_for_seconds) to train further"
+)
+_NO_EFFECT = (
+    "nothing was trained, so these settings had no effect: %s; for a run with them choose another --experiment, or "
+    "--restart_behavior=restart, which renames the old one"
+)
 _SHOWN = 5  # weights that do not fit
 
 log = logging.getLogger(__name__)
@@ -91,6 +99,12 @@ class Resumed:
         limits = Limits.of(config.run, config.frames_per_step)
         steps = [self.steps_of_policies[policy] for policy in learning_policies(config) if self.steps_of_policies]
         return limits.reached(min(steps, default=self.env_steps), self.train_seconds)
+
+    def say_finished(self, changed: Sequence[str]) -> None:
+        """Log that nothing is trained; changed: texts of settings that another run would need."""
+        log.info(_FINISHED, self.env_steps, self.train_seconds)
+        if changed:
+            log.warning(_NO_EFFECT, "; ".join(changed))
 
 
 def _load(

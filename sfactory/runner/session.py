@@ -54,14 +54,10 @@ from sfactory.system.resources import require_linux
 _log = logging.getLogger(__name__)
 
 _NO_LIMIT = 10**9  # limits beyond this are the defaults, which no run reaches
-_FINISHED = (
-    "this run is finished: %d env steps in %.0f s of training; raise the limit that it reached "
-    "(--train_for_env_steps, --train_for_frames or --train_for_seconds) to train further"
-)
 
 
 class Session:
-    """One start of a command line: ``train`` or ``benchmark``."""
+    """One start of a command line: ``train`` or ``benchmark``. has_begun: whether it trains, or has trained."""
 
     def __init__(
         self,
@@ -78,7 +74,7 @@ class Session:
         if place.rank:  # ranks with the same seed would collect the same data
             self._seed = seed_at(self._seed, Branch.RANK, place.rank, bits=31)
         self._arguments, self._spawner, self._interrupts = arguments, spawner, interrupts
-        self._started_at = started_at
+        self._started_at, self.has_begun = started_at, False
 
     @property
     def _config(self) -> Config:
@@ -94,7 +90,6 @@ class Session:
             plan = self._plan_and_archive(run_dir)
             console = _open_console(self._config, run_dir, self._spawner)
             resumed: Resumed | None = None
-            has_begun = False
             try:
                 plan = plan or self.plan()
                 resumed = self._read_checkpoint(run_dir, plan)
@@ -103,13 +98,15 @@ class Session:
                 for warning in self._resolved.warnings:
                     _log.warning("%s", warning)
                 if resumed is not None and resumed.finished(self._config):
-                    _log.info(_FINISHED, resumed.env_steps, resumed.train_seconds)
+                    resumed.say_finished(self._resolved.changed)
                     outcome = Outcome("done", _summary_of(self._config, resumed, "done"), None)
                 else:
+                    for change in self._resolved.changed:
+                        _log.warning("%s; it resumes with the new value", change)
                     plan = self._tune(plan, console) if self._config.tuning.autotune else plan
                     run_dir.require_held()
                     write_config(run_dir.path, self._config, self._resolved.sources)
-                    has_begun = True
+                    self.has_begun = True
                     run_dir.write_run_json("running", argv=self._arguments, seed=self._seed)
                     _log_start(self._config, plan, resumed, run_dir, self._place)
                     context = RunContext(
@@ -137,7 +134,7 @@ class Session:
                 summary = _summary_of(self._config, resumed, "interrupted")
                 outcome = Outcome("interrupted", summary, None, saved_env_steps)
             except BaseException:
-                if has_begun:
+                if self.has_begun:
                     run_dir.write_run_json("failed", argv=self._arguments, seed=self._seed)
                 console.close()
                 raise

@@ -211,6 +211,23 @@ def test_refused_runs_raise_all_problems_and_leave_signals_as_they_were(flags: F
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_a_finished_run_says_that_other_settings_had_no_effect_and_another_seed_is_refused(
+    flags: Flags, capfd: pytest.CaptureFixture[str]
+) -> None:
+    serial: dict[str, Any] = {**flags, "serial_mode": True, "train_for_env_steps": 256, "seed": 1}
+    first = sfactory.train(**serial)
+    capfd.readouterr()
+    again = sfactory.train(**serial, learning_rate=0.5)
+
+    said = capfd.readouterr().err
+    assert (first.trained, again.trained) == (True, False)
+    assert again.summary == first.summary
+    assert "nothing was trained, so these settings had no effect: --learning_rate=0.5" in said
+    assert "resumes with" not in said
+    with pytest.raises(ConfigError, match="--seed=2: the run 'run' was started with --seed=1"):
+        sfactory.train(**{**serial, "seed": 2})
+
+
 def test_run_in_another_thread_is_refused(flags: Flags) -> None:
     calls = {
         "run": lambda: sfactory.run(flags),

@@ -335,7 +335,7 @@ def test_a_resumed_run_takes_over_its_saved_values_wherever_it_was_moved() -> No
     assert resolved.config.population.pbt_dir == str(Path("shared").absolute())
     assert (resolved.sources["gamma"], resolved.sources["rollout"]) == ("given at an earlier start", "saved run")
     assert resolved.config.optim.learning_rate == 0.02
-    (warning,) = resolved.warnings
+    (warning,) = resolved.changed
     assert "--learning_rate=0.02" in warning
     assert "--learning_rate=0.01" in warning
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -110,7 +111,19 @@ def test_noted_differences_warn_and_free_ones_pass(tmp_path: Path) -> None:
     noted = {"gamma": 0.5, "batch_size": 2048, "learning_rate": 0.1, "use_target_net": True, "env_frameskip": 4}
     free = {"num_workers": 7, "train_for_env_steps": 5, "amp": "bf16", "cuda_graphs": True}
 
-    warnings = check_resume(saved_in(tmp_path), config_of({**values_of(CONFIG), **noted, **free}))
+    changed = check_resume(saved_in(tmp_path), config_of({**values_of(CONFIG), **noted, **free}))
 
-    assert sorted(line.split("=")[0] for line in warnings) == [f"--{name}" for name in sorted(noted)]
+    assert sorted(line.split("=")[0] for line in changed) == [f"--{name}" for name in sorted(noted)]
     assert not FROZEN & NOTED
+
+
+def test_another_seed_is_refused_with_what_to_type_and_none_asks_for_no_seed(tmp_path: Path) -> None:
+    write_config(tmp_path, CONFIG, {})
+    saved = saved_in(tmp_path)
+
+    with pytest.raises(ConfigError, match="--seed=4: .* with --seed=3, .* another --experiment, or --restart_behavior"):
+        check_resume(saved, config_of({**values_of(CONFIG), "seed": 4}))
+
+    assert check_resume(saved, config_of({**values_of(CONFIG), "seed": None})) == []
+    drawn_later = dataclasses.replace(saved, values={**saved.values, "seed": None})
+    assert check_resume(drawn_later, config_of({**values_of(CONFIG), "seed": 4})) == []
