@@ -2,11 +2,16 @@
 
 Actors, policy workers, slots and weights are those of a run. The program is in the place of the learner: it takes
 batches, and sets the weights to act with.
+
+NOTE [Statistics of a sampler]: those of observations learn from each batch that is handed out, in a copy beside the
+model. ``set_weights`` puts them into the model, which acts with them from there on. So a batch is learned from with the
+statistics with which it was acted, see docs/decisions/0012-normalisation.md.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Protocol
@@ -118,7 +123,8 @@ class Sampling(Protocol):
 class Sampler:
     """Iterates over batches of trajectories without an end. Its parts are those of a run with one policy.
 
-    model: an ActorCritic on the CPU: learn it in place and call ``set_weights``, or set those of a copy.
+    model: an ActorCritic on the CPU: learn it in place and call ``set_weights``, or set those of a copy. The statistics
+    by which it normalizes observations are the sampler's, see NOTE [Statistics of a sampler].
     version: how often weights were set. reports: statistics of finished episodes.
     """
 
@@ -130,6 +136,7 @@ class Sampler:
         with OwnTorchState(), torch.random.fork_rng(devices=()):
             torch.manual_seed(seed_at(seed, Branch.LEARNER, 0))
             self.model = ActorCritic(plan.spec, config.model)
+        self._statistics, self._has_given = copy.deepcopy(self.model.obs_normalizer), False
         self._publisher = Publisher(FlatState(self.model), shared.weights[0], 1)
         self._publisher.publish(0)
         self._closed = False
@@ -157,7 +164,10 @@ class Sampler:
             self._workers.turn()
             while not self._batcher.advance(self._area, self._workers.wait_s):
                 self._workers.turn()
-        return self._area.trajectories()
+        batch, self._has_given = self._area.trajectories(), True
+        if self._statistics is not None:
+            self._statistics.update({path: leaf[:-1] for path, leaf in batch.obs.items()}, batch.valid)
+        return batch
 
     @property
     def version(self) -> int:
@@ -172,10 +182,16 @@ class Sampler:
     def set_weights(self, weights: Mapping[str, Tensor] | None = None) -> None:
         """Act with ``weights``, a state_dict of such a model; None: with those of ``model`` as they are.
 
+        Statistics of observations are taken over before the first batch alone; after it ``model`` gets the sampler's.
         Raises DivergedError if one is not finite, and RuntimeError from torch if they do not fit.
         """
         if weights is not None:
             self.model.load_state_dict(weights)
+        if self._statistics is not None and self.model.obs_normalizer is not None:
+            source, target = self.model.obs_normalizer, self._statistics
+            if self._has_given:
+                source, target = target, source
+            target.load_state_dict(source.state_dict())
         self._publisher.publish(self.version + 1)
 
     def forward(self, batch: Trajectories) -> Outputs:

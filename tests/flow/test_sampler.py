@@ -22,7 +22,7 @@ FLAGS: dict[str, Any] = {**SHORT, "env": "CartPole-v1", "max_episode_steps": 5, 
     "layout", [{"serial_mode": True}, {"inference": "local"}, long({"inference": "central"})], ids=str
 )
 def test_batches_are_trajectories_of_the_weights_that_were_set(layout: dict[str, Any]) -> None:
-    flags = {**FLAGS, **layout, "use_rnn": True, "async_rl": False}
+    flags = {**FLAGS, **layout, "use_rnn": True, "async_rl": False, "normalize_input": True}
     with sfactory.sampler(**flags) as sampler:
         first = next(sampler)
         shape = first.rewards.shape
@@ -31,16 +31,26 @@ def test_batches_are_trajectories_of_the_weights_that_were_set(layout: dict[str,
         own = sampler.forward(first)
         assert torch.allclose(own.log_probs[first.valid], first.log_probs[first.valid], atol=1e-5)
         assert torch.allclose(own.values[:-1][first.valid], first.values[first.valid], atol=1e-4)
+        seen = first.obs["obs"][:-1][first.valid]
         for batch, version in zip(sampler, range(1, 4), strict=False):
             assert int(batch.policy_version[batch.valid].min()) == sampler.version == version - 1
             time, row = (index[0] for index in (batch.truncated[:-2].nonzero(as_tuple=True)))
             assert not batch.valid[time + 1, row]
             assert batch.is_first[time + 2, row]
             assert not (batch.truncated & batch.terminated).any()
-            (-sampler.forward(batch).log_probs.mean()).backward()
+            own = sampler.forward(batch)  # with the statistics that have acted
+            assert torch.allclose(own.log_probs[batch.valid], batch.log_probs[batch.valid], atol=1e-5)
+            (-own.log_probs.mean()).backward()
             weights = {name: weight + 0.01 for name, weight in sampler.model.state_dict().items()}
+            seen = torch.cat([seen, batch.obs["obs"][:-1][batch.valid]])
             sampler.set_weights(weights)
             assert sampler.version == version
+            normalizer = sampler.model.obs_normalizer
+            assert normalizer is not None
+            (learned,) = normalizer.by_key.values()
+            assert learned.count == len(seen)
+            assert torch.allclose(learned.mean, seen.double().mean(0))
+            assert torch.allclose(learned.var, seen.double().var(0, correction=0))
         assert sampler.episode_return_mean is not None
         assert 1.0 <= sampler.episode_return_mean <= 5.0
         broken = {name: weight * float("nan") for name, weight in weights.items()}
@@ -49,6 +59,18 @@ def test_batches_are_trajectories_of_the_weights_that_were_set(layout: dict[str,
         sampler.close()
         with pytest.raises(SFactoryError, match="the sampler is closed"):
             next(sampler)
+
+
+def test_statistics_of_observations_that_are_set_before_the_first_batch_are_gone_on_from() -> None:
+    with sfactory.sampler(**{**FLAGS, "serial_mode": True, "normalize_input": True}) as sampler:
+        saved = {name: value.clone() for name, value in sampler.model.state_dict().items()}
+        (count,) = (name for name in saved if name.startswith("obs_normalizer") and name.endswith("count"))
+        saved[count] += 1000
+        sampler.set_weights(saved)
+        batch = next(sampler)
+        sampler.set_weights()
+
+        assert sampler.model.state_dict()[count] == 1000 + batch.valid.sum()
 
 
 def test_memory_of_agents_that_sleep_stays_the_same() -> None:
