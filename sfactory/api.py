@@ -3,6 +3,9 @@
 It does the same as ``python -m sfactory.train``, with the same files; that command can resume its runs. A script that
 calls it needs ``if __name__ == "__main__":`` around its code, since the run's processes import the script. What a
 program without a file defines, such as a notebook, is sent to them.
+
+NOTE [Threads of a program]: any thread may call, but one at a time, as a call changes what belongs to the process: its
+name, environment, streams and logging. Outside the main thread no signal is handled, as none arrives there.
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ Row = Mapping[str, float | None]
 OnReport = Callable[[Row], bool | None]
 _Given = ParamSpec("_Given")
 _Found = TypeVar("_Found")
+_AT_WORK = threading.RLock()  # of the thread that has called
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,7 @@ def run(flags: Mapping[str, object] | Sequence[str], *, on_report: OnReport | No
     exception that it raises ends the run, too, see below.
 
     Progress goes to stderr. The run handles signals until it returns: Ctrl-C saves and ends it, and the result's status
-    is "interrupted". In serial mode the generators of random, numpy and torch are seeded.
+    is "interrupted". In another thread than the main one no signal reaches it: limits or ``on_report`` end it. In serial mode the generators of random, numpy and torch are seeded.
 
     Raises:
         ConfigError: flags are wrong (``problems`` lists all of them), or this process cannot train.
@@ -159,7 +163,7 @@ def evaluate(
     run = {"experiment": "run", "trust_run_dir": trusted, "eval_deterministic": deterministic}
     config = read_evaluate_line(words_of({**given, **run}))
     require_same_env(saved.config, config.env)
-    with _open_streams(), _restored_process():
+    with _alone("sfactory.evaluate"), _open_streams(), _restored_process():
         return EvaluationPlan.of(saved, config).run()
 
 
@@ -191,7 +195,7 @@ def sampler(
     with importing_torch("" if report.quiet else f"sampling {resolved.config.run.env}"):
         from sfactory.process.spawn import Spawner
         from sfactory.runner.session import Session
-    with _open_streams(), _restored_process():
+    with _alone("sfactory.sampler"), _open_streams(), _restored_process():
         spawner = Spawner(objects_of_program(values_of(resolved.config).values()), report.printed_level)
         spawner.open()
         unused = Interrupts()
@@ -210,7 +214,7 @@ def _checked_run(
     observers: Mapping[str, Observer],
 ) -> RunResult:
     """``called``: the name of the function, for errors."""
-    with _open_streams():
+    with _alone(called), _open_streams():
         _require_suitable_process(called)
         arguments = _arguments(flags)
         resolved = for_rank(read_command_line(arguments), ONE_RANK)
@@ -280,15 +284,10 @@ def _arguments(flags: Mapping[str, object] | Sequence[str]) -> list[str]:
 
 
 def _require_suitable_process(called: str) -> None:
-    """Raise ConfigError if this process cannot handle signals or start processes; it has called ``called``."""
+    """Raise ConfigError if this process cannot start processes; it has called ``called``."""
     process, problem, main = multiprocessing.current_process(), "", sys.modules["__main__"]
     file = getattr(main, "__file__", None)  # "<stdin>" if it came from there; not set by python -c
-    if threading.current_thread() is not threading.main_thread():
-        problem = (
-            f"{called} must be called in the main thread, where signals arrive; for several runs at a time start "
-            "processes (subprocess, or python -m sfactory.launcher), not threads"
-        )
-    elif getattr(process, "_inheriting", False):  # multiprocessing itself checks this
+    if getattr(process, "_inheriting", False):  # multiprocessing itself checks this
         if "sfactory.process.fork_server" in sys.modules:
             raise SystemExit(1)  # main, which waits for this process, says the same
         problem = f"{called} was called while a process imports this script; {UNDER_MAIN_GUARD}"
@@ -305,6 +304,22 @@ def _require_suitable_process(called: str) -> None:
         problem = f"{called} starts processes, and this daemonic one may not; start it with daemon=False"
     if problem:
         raise ConfigError([problem])
+
+
+@contextlib.contextmanager
+def _alone(called: str) -> Iterator[None]:
+    """Raise ConfigError if another thread has called, see NOTE [Threads of a program]."""
+    if not _AT_WORK.acquire(blocking=False):
+        raise ConfigError(
+            [
+                f"{called}: another thread of this process is at work here; for several at a time start processes, such "
+                'as subprocess.run([sys.executable, "-m", "sfactory.train", "--env=CartPole-v1"])'
+            ]
+        )
+    try:
+        yield
+    finally:
+        _AT_WORK.release()
 
 
 @contextlib.contextmanager

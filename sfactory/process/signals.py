@@ -53,8 +53,13 @@ class _Raised(Passing):
         self.error = error
 
 
+def in_main_thread() -> bool:
+    """Whether this thread is the one in which handlers of signals run, and which alone may set them."""
+    return threading.current_thread() is threading.main_thread()
+
+
 class Interrupts:
-    """Context in which the handled signals are counted.
+    """Context in which the handled signals are counted; outside the main thread none comes, and none is handled.
 
     signum: the first signal that came, or None. count: how many came. wake_fd: readable after each.
     raising: True (start-up) raises Interrupted where the signal hits; False only counts.
@@ -78,7 +83,7 @@ class Interrupts:
         self._taken_back: set[int] = set()
 
     def __enter__(self) -> Interrupts:
-        for signum in _not_ignored():
+        for signum in _not_ignored() if in_main_thread() else ():
             self._previous[signum] = signal.signal(signum, self._ask if signum == QUESTION else self._handle)
         return self
 
@@ -201,7 +206,7 @@ if POSIX:
 
 @contextlib.contextmanager
 def signals_held_back(awaited: str = "") -> Iterator[None]:
-    """Handle signals for main only when the block ends. For the main thread.
+    """Handle signals for main only when the block ends. In another thread no handler runs, and they are only blocked.
 
     They are blocked, and processes started inside inherit that, so a signal to the group does not end them. That alone
     holds nothing back here: the kernel gives a signal to any thread that does not block it, such as those of BLAS, and
@@ -218,7 +223,7 @@ def signals_held_back(awaited: str = "") -> Iterator[None]:
             say_at_once(f"{signal.Signals(signum).name} is handled when {awaited}\n")
         heard.append(signum)
 
-    found = {signum: signal.getsignal(signum) for signum in _not_ignored()}
+    found = {signum: signal.getsignal(signum) for signum in _not_ignored() if in_main_thread()}
     handlers = {
         signum: handler
         for signum, handler in found.items()
@@ -271,7 +276,7 @@ def handlers_are_heard() -> Iterator[None]:
         finally:
             listen()
 
-    if threading.current_thread() is not threading.main_thread():  # handlers run, and are set, there alone
+    if not in_main_thread():
         yield
         return
     try:
@@ -287,9 +292,9 @@ def handlers_are_heard() -> Iterator[None]:
 def bounded(seconds: float) -> Iterator[None]:
     """Raise TimeIsUp in what runs inside, once it has taken so long, and every second from then on.
 
-    For the main thread. Code in C that does not return is not ended, and Windows has no such timer.
+    Code in C that does not return is not ended. Windows has no such timer, nor has another thread than the main one.
     """
-    if not hasattr(signal, "setitimer"):
+    if not (hasattr(signal, "setitimer") and in_main_thread()):
         yield
         return
 

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import TextIO
 
 from sfactory.process.command import number
+from sfactory.process.signals import in_main_thread
 from sfactory.report.progress import Progress, duration
 from sfactory.system.operating_system import POSIX
 from sfactory.system.streams import say_at_once
@@ -122,7 +123,7 @@ class LiveView:
         above = size.lines - HEIGHT
         self._on_open(True)
         self._size = size
-        if signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
+        if in_main_thread() and signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
             signal.signal(signal.SIGTSTP, self._stop)
         self._write("\n" * HEIGHT + f"\x1b[{HEIGHT}A{_SAVE}\x1b[1;{above}r{_RESTORE}")
 

@@ -27,7 +27,7 @@ from sfactory.learner.setup import LearnerSetup
 from sfactory.model.torch_state import OwnTorchState
 from sfactory.planning.plan import device_of
 from sfactory.process.orphans import Started, new_children_end
-from sfactory.process.signals import Interrupted, TimeIsUp, bounded, stdout_to_stderr
+from sfactory.process.signals import Interrupted, TimeIsUp, bounded, in_main_thread, stdout_to_stderr
 from sfactory.process.spawn import Spawner
 from sfactory.runner.context import Executor, RunContext
 from sfactory.seeds import Branch, seed_at, seed_libraries
@@ -57,7 +57,13 @@ class TurnTaker(Protocol):
 
 @contextlib.contextmanager
 def processes_of_envs_end(spawner: Spawner) -> Iterator[Started]:
-    """End what envs have started inside, also if this process is killed. See NOTE [Processes of envs]."""
+    """End what envs have started inside, also if this process is killed. See NOTE [Processes of envs].
+
+    Outside the main thread nothing is ended: the program goes on beside it, and may start processes.
+    """
+    if not in_main_thread():
+        yield Started()
+        return
     spawner.envs_live_here(True)
     try:
         with new_children_end() as started:

@@ -228,13 +228,50 @@ def test_a_finished_run_says_that_other_settings_had_no_effect_and_another_seed_
         sfactory.train(**{**serial, "seed": 2})
 
 
-def test_run_in_another_thread_is_refused(flags: Flags) -> None:
+THREADS = """
+def work(serial):
+    run = sfactory.run(flags | {"experiment": str(serial), "serial_mode": serial})
+    mean = sfactory.evaluate(run.run_dir, episodes=4, workers=1, trust_run_dir=True).mean
+    with sfactory.sampler(**flags, serial_mode=serial) as sampler:
+        rows = next(sampler).rewards.numel()
+    return [run.status, run.summary.env_steps >= 2000, mean > 0, rows]
+
+def main():
+    from concurrent.futures import ThreadPoolExecutor
+    handlers = str(signal.getsignal(signal.SIGINT))
+    results = []
+    for serial in (False, True):
+        with ThreadPoolExecutor(1) as pool:  # its thread, the parent of processes, ends
+            results.append(pool.submit(work, serial).result())
+    results.append(work(False)[0])
+    print(json.dumps([results, handlers == str(signal.getsignal(signal.SIGINT))]))
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_all_works_in_another_thread_and_afterwards_in_the_main_one(script: Script, flags: Flags) -> None:
+    results, has_same_handlers = result(script(THREADS, flags))
+
+    assert results[:2] == [["done", True, True, 128]] * 2
+    assert results[2] == "done"
+    assert has_same_handlers
+
+
+def test_a_call_while_another_thread_is_at_work_is_refused(flags: Flags) -> None:
     calls = {
         "run": lambda: sfactory.run(flags),
         "train": lambda: sfactory.train(env="CartPole-v1"),
-        "evaluate": lambda: sfactory.evaluate("run"),
         "sampler": lambda: sfactory.sampler(env="CartPole-v1").__enter__(),
     }
-    for name, call in calls.items():
-        with ThreadPoolExecutor(1) as pool, pytest.raises(ConfigError, match=f"sfactory.{name} must .* main thread"):
-            pool.submit(call).result(60)
+
+    def look(row: sfactory.api.Row) -> bool:
+        for name, call in calls.items():
+            with ThreadPoolExecutor(1) as pool, pytest.raises(ConfigError, match=f"sfactory.{name}: another thread"):
+                pool.submit(call).result(60)
+        return False
+
+    ended = sfactory.run({**flags, "serial_mode": True, "train_for_env_steps": ENDLESS}, on_report=look)
+
+    assert ended.stopped_early
