@@ -20,7 +20,6 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
@@ -31,7 +30,7 @@ from sfactory.config.flags import values_of
 from sfactory.config.import_strings import objects_of_program
 from sfactory.config.resolve import Resolved, read_command_line
 from sfactory.errors import UNDER_MAIN_GUARD, ConfigError, ExitCode, Refused
-from sfactory.experiment.summary import Result, Summary
+from sfactory.experiment.summary import RunResult
 from sfactory.process.command import importing_torch
 from sfactory.process.signals import Interrupted, Interrupts, process_name, set_process_name
 from sfactory.ranks.place import ONE_RANK
@@ -50,23 +49,6 @@ OnReport = Callable[[Row], bool | None]
 _Given = ParamSpec("_Given")
 _Found = TypeVar("_Found")
 _AT_WORK = threading.RLock()  # of the thread that has called
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """How a run ended.
-
-    status: done, or interrupted by a signal, after which a program should not start another run. exit_code: that of the
-    command. stopped_early: ``on_report`` ended the run. summary: the content of summary.json. trained: this call has
-    begun to train; False if the run of this name was finished already, and the summary is that of an earlier call.
-    """
-
-    status: Result
-    exit_code: int
-    summary: Summary
-    run_dir: Path
-    stopped_early: bool = False
-    trained: bool = True
 
 
 def _refusing_briefly(function: Callable[_Given, _Found]) -> Callable[_Given, _Found]:
@@ -133,7 +115,7 @@ def train(
 
 @_refusing_briefly
 def evaluate(
-    policy: str | Path | Policy,
+    policy: str | Path | RunResult | Policy,
     episodes: int = 100,
     *,
     workers: int = 0,
@@ -145,15 +127,16 @@ def evaluate(
 ) -> Evaluation:
     """Play exactly so many whole episodes with a saved policy, in processes that have an equal share each.
 
-    policy: what ``sfactory.load`` returns or takes: the folder of a run, a checkpoint, an exported file. workers: how
-        many processes; 0: one per core, and per ten episodes. env_kwargs: of the env, beside those of the run.
+    policy: what ``sfactory.load`` returns or takes: the folder of a run or its RunResult, a checkpoint, an exported
+        file. workers: how many processes; 0: one per core, and per ten episodes. env_kwargs: of the env, beside those
+        of the run.
     deterministic: the most probable actions. seed: of envs and actions; drawn at random by default.
-    env: the run's env again, if it is code of your own; trust_run_dir=True runs all code that the run's files name.
+    env: the run's env again, if it is code of your own, or another one with the same spaces, which is made with
+        ``env_kwargs`` alone, in the run's wrappers. trust_run_dir=True runs all code that the run's files name.
 
     Raises EnvError if the env cannot be made or hangs, EnvFaults if it fails, and the errors of ``sfactory.load``.
     """
     _require_suitable_process("sfactory.evaluate")
-    from sfactory.experiment.saved_policy import require_same_env
     from sfactory.play.policy import Policy, find_saved
     from sfactory.runner.evaluation import EvaluationPlan
 
@@ -162,7 +145,6 @@ def evaluate(
     trusted = trust_run_dir or saved.wanted.trust_run_dir
     run = {"experiment": "run", "trust_run_dir": trusted, "eval_deterministic": deterministic}
     config = read_evaluate_line(words_of({**given, **run}))
-    require_same_env(saved.config, config.env)
     with _alone("sfactory.evaluate"), _open_streams(), _restored_process():
         return EvaluationPlan.of(saved, config).run()
 

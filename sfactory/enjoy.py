@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sfactory.clock import Every
+from sfactory.config.env_names import env_name_of
 from sfactory.config.enjoy import EnjoyConfig, read_enjoy_line
 from sfactory.process.command import Command, importing_torch
 from sfactory.process.signals import Interrupted, Interrupts
@@ -47,7 +48,7 @@ def _enjoy(config: EnjoyConfig, interrupts: Interrupts) -> str:
     with play_session(config, saved, seed) as (player, video):
         episodes = _play(player, config, saved, seed, interrupts)
     played = {
-        "env": saved.config.run.env,
+        "env": env_name_of(config.env or saved.config.run.env),
         "policy": config.policy_index if config.experiment else None,
         "checkpoint": str(saved.checkpoint),
         "checkpoint_env_steps": saved.state.env_steps,

@@ -154,6 +154,18 @@ class EnvSpec:
         except (AttributeError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"it is not the spec of an env: {named(error)}") from error
 
+    def differences(self, other: EnvSpec) -> list[str]:
+        """A text for each property of observations, actions and agents in which ``other`` differs; [] if in none."""
+        here, there = self._properties(), other._properties()
+        names = [name for name in {**here, **there} if here.get(name) != there.get(name)]
+        return [f"{name}: {there.get(name, 'none')} there, {here.get(name, 'none')} here" for name in names]
+
+    def _properties(self) -> dict[str, object]:
+        leaves_ = [(f"observation {path!r}", leaf) for path, leaf in self.obs]
+        parts = [*leaves_, *((f"action {head.key!r}", head) for head in self.actions)]
+        found = {f"{name} of {part}": value for part, of in parts for name, value in dataclasses.asdict(of).items()}
+        return {**found, "agents": self.agents}
+
     @property
     def kind(self) -> Kind:
         """What decides on the defaults of flags."""

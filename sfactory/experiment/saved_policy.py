@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,12 +66,10 @@ class SavedPolicy:
     def load(wanted: PolicyFlags) -> SavedPolicy:
         """Read the checkpoint that the flags name; with ``checkpoint_env_steps`` the kind "latest" stands for any kind.
 
-        Raises RunDirError without such a run, ConfigError for a damaged config.json, for another env or without such a
-        policy, and CheckpointError without such a checkpoint that can be loaded.
+        Raises RunDirError without such a run, ConfigError for a damaged config.json or without such a policy, and CheckpointError without such a checkpoint that can be loaded.
         """
         run_dir = Path(wanted.train_dir) / wanted.experiment
         config = _read_run_config(Path(wanted.train_dir), wanted.experiment)
-        require_same_env(config, wanted.env)
         require_trusted_networks(config, run_dir / CONFIG_NAME, wanted.trust_run_dir)
         _check_policy(run_dir, wanted.policy_index)
         directory = CheckpointDir(checkpoint_folder(run_dir, wanted.policy_index), config.checkpoint.keep_checkpoints)
@@ -147,21 +145,41 @@ class SavedPolicy:
         return dataclasses.replace(self, config=dataclasses.replace(self.config, model=config), state=state)
 
     def env_factory(self, wanted: PolicyFlags) -> EnvFactory:
-        """Makes the run's env. Raises ConfigError if it is unknown, or if it is code that only config.json names."""
-        run, path = self.config.run, self.named_in
-        problems = [f"{text} (this value comes from {path})" for text in check_env_name(run.env)]
+        """Makes the run's env, or another one that ``wanted`` names, without the run's env_kwargs, see ``spec_of``.
+
+        Raises ConfigError if it is unknown, or if it is code that only config.json names.
+        """
+        path, factory, is_other = self.named_in, EnvFactory.of(self.config), self._is_other(wanted.env)
+        origin = f" (this value comes from {path})"
+        if is_other:
+            if self.state.spec is None:  # of an older version: nothing to compare spaces with
+                require_same_env(self.config, wanted.env)
+            factory, origin = dataclasses.replace(factory, name=env_name_of(wanted.env), kwargs={}), ""
+        problems = [f"{text}{origin}" for text in check_env_name(factory.name)]
         if not wanted.trust_run_dir:
-            names = ("env_kwargs", "wrapper") if wanted.env else ("env", "env_kwargs", "wrapper")
-            problems += untrusted(values_of(self.config), dict.fromkeys(names, path), known=("env",))
+            of_env = {"env", "env_kwargs"} if not wanted.env else set() if is_other else {"env_kwargs"}
+            problems += untrusted(values_of(self.config), dict.fromkeys({*of_env, "wrapper"}, path), known=("env",))
         if problems:
             raise ConfigError(problems)
-        return EnvFactory.of(self.config)
+        if is_other:
+            trained, alone = assigned("env", self.config.run.env), "in the run's wrappers, without its --env_kwargs"
+            _log.warning("%s is played %s: the policy was trained with %s", assigned("env", wanted.env), alone, trained)
+        return factory
 
-    def spec_of(self, env: Env | AgentsEnv) -> EnvSpec:
-        """The spec of an env that the policy acts in."""
+    def spec_of(self, env: Env | AgentsEnv, name: str = "") -> EnvSpec:
+        """The spec of an env that the policy acts in; name: of the env, if it may be another than the run's.
+
+        Raises ConfigError, which names what differs, if another env has other spaces than the run's.
+        """
         spaces = env.observation_space, env.action_space
         spec = env.spec if isinstance(env, AgentsEnv) else EnvSpec.of_spaces(*spaces)
-        return spec.for_model(self.config.model)
+        spec, trained = spec.for_model(self.config.model), self.state.spec
+        if self._is_other(name) and trained is not None:
+            require_same_env(self.config, name, spec.part(trained.part_of).differences(trained))
+        return spec
+
+    def _is_other(self, env: str) -> bool:
+        return bool(env) and env_name_of(env) != env_name_of(self.config.run.env)
 
     def model(self, spec: EnvSpec) -> ActorCritic:
         """The network on the CPU, for an env of ``spec``.
@@ -185,11 +203,15 @@ class SavedPolicy:
         return model.eval()
 
 
-def require_same_env(config: Config, given: str) -> None:
-    """Raise ConfigError if ``given``, unless it is empty, is another env than that of the run."""
-    if given and env_name_of(given) != env_name_of(config.run.env):
-        trained = assigned("env", config.run.env)
-        raise ConfigError([f"{assigned('env', given)}: the policy was trained with {trained}; repeat that"])
+def require_same_env(config: Config, given: str, differing: Sequence[str] | None = None) -> None:
+    """Raise ConfigError if ``given``, unless it is empty, is another env than that of the run.
+
+    differing: in what their spaces differ, if these are known; an env that differs in nothing is as good.
+    """
+    if given and env_name_of(given) != env_name_of(config.run.env) and differing != []:
+        trained = f"{assigned('env', given)}: the policy was trained with {assigned('env', config.run.env)}"
+        what = f", which differs: {'; '.join(differing)}" if differing else ""
+        raise ConfigError([f"{trained}{what}; repeat that"])
 
 
 def require_valid(config: Config, path: Path) -> None:

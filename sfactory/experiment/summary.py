@@ -68,6 +68,23 @@ class Summary:
             raise CannotSaveError(f"{path} could not be written: {error}. Check the free space.") from error
 
 
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended.
+
+    status: done, or interrupted by a signal, after which a program should not start another run. exit_code: that of the
+    command. stopped_early: ``on_report`` ended the run. summary: the content of summary.json. trained: this call has
+    begun to train; False if the run of this name was finished already, and the summary is that of an earlier call.
+    """
+
+    status: Result
+    exit_code: int
+    summary: Summary
+    run_dir: Path
+    stopped_early: bool = False
+    trained: bool = True
+
+
 def result_line(
     status: Result,
     *,

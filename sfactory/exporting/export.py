@@ -15,7 +15,7 @@ from sfactory.config.commands import ENDINGS, ExportConfig
 from sfactory.config.flags import assigned
 from sfactory.env.lifecycle import close_env
 from sfactory.errors import CannotSaveError, ConfigError
-from sfactory.experiment.saved_policy import SavedPolicy
+from sfactory.experiment.saved_policy import SavedPolicy, require_same_env
 from sfactory.exporting import numpy_policy
 from sfactory.exporting.acting_function import ActingFunction, onnx_bytes, torch_export_bytes
 from sfactory.exporting.hub import push_to_hub
@@ -38,6 +38,7 @@ def export(config: ExportConfig) -> str:
     if the file cannot be written or uploaded, and the errors of ``SavedPolicy.load`` and ``SavedPolicy.env_factory``.
     """
     saved, policy = SavedPolicy.load(config), config.policy_index
+    require_same_env(saved.config, config.env)
     if config.format == "safetensors":
         required("safetensors.torch", "--format=safetensors", "safetensors")
     paths = _new_files(config)

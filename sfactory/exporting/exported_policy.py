@@ -15,7 +15,7 @@ from sfactory.config.flags import all_flags, coerce, config_of, strict_json
 from sfactory.config.saved_config import NOT_RESUMED
 from sfactory.config.schema import ModelConfig
 from sfactory.errors import CheckpointError, named
-from sfactory.experiment.saved_policy import SavedPolicy, require_same_env, require_trusted_networks, require_valid
+from sfactory.experiment.saved_policy import SavedPolicy, require_trusted_networks, require_valid
 from sfactory.exporting.hub import load_from_hub
 from sfactory.learner.checkpointing import SavedState
 from sfactory.model.actor_critic import ActorCritic
@@ -32,9 +32,7 @@ def policy_to_play(config: EnjoyConfig) -> SavedPolicy:
     if config.experiment:
         return SavedPolicy.load(config)
     path = load_from_hub(config.load_from_hub) if config.load_from_hub else Path(config.policy_file)
-    saved = read_export(path, config.trust_run_dir)
-    require_same_env(saved.config, config.env)
-    return saved
+    return read_export(path, config.trust_run_dir)
 
 
 def read_export(path: Path, trusted: bool) -> SavedPolicy:

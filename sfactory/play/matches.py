@@ -24,7 +24,7 @@ from sfactory.config.saved_config import OF_ENV, checkpoint_folder
 from sfactory.env.lifecycle import close_env
 from sfactory.env.multi_agent import AgentsEnv
 from sfactory.errors import ConfigError
-from sfactory.experiment.saved_policy import SavedPolicy
+from sfactory.experiment.saved_policy import SavedPolicy, require_same_env
 from sfactory.model.actor_critic import Acted, ActorCritic
 from sfactory.play.player import Episode, Player
 from sfactory.play.ratings import ratings
@@ -157,7 +157,9 @@ def _contestants(run: str, config: MatchConfig) -> Iterator[Contestant]:
 
 
 def _contestant(name: str, wanted: PolicyFlags) -> Contestant:
-    return Contestant(name, wanted, SavedPolicy.load(wanted))
+    saved = SavedPolicy.load(wanted)
+    require_same_env(saved.config, wanted.env)
+    return Contestant(name, wanted, saved)
 
 
 def _points(

@@ -37,12 +37,12 @@ def play_session(config: EnjoyConfig, saved: SavedPolicy, seed: int) -> Iterator
     Raises ConfigError, EnvError or ResourceError if this machine or env cannot do what the flags ask for.
     """
     torch.set_num_threads(1)  # a batch of one row has no use for more
-    name = f"--env={saved.config.run.env}"
     ffmpeg = find_ffmpeg() if config.save_video else None
     # Absolute, as the env may change the current directory.
     folder = Path(config.train_dir) / config.experiment if config.experiment else Path()
     video_path = (folder / config.video_file).absolute()
     factory, repeat = _with_frameskip(config, saved)
+    name = f"--env={factory.name}"
     # As that of the first reset: some vector envs can only be seeded when they are made.
     make = functools.partial(factory.either, seed=env_seed_of(seed))
     with contextlib.ExitStack() as stack:
@@ -59,7 +59,7 @@ def play_session(config: EnjoyConfig, saved: SavedPolicy, seed: int) -> Iterator
         if ffmpeg is not None:
             video = stack.enter_context(VideoFile(video_path, frames_per_second(env, config.fps), ffmpeg))
             show = VideoScreen(video, config.video_frames, name).show
-        spec = saved.spec_of(env)
+        spec = saved.spec_of(env, factory.name)
         policy, deterministic = acting_model(saved, spec), config.eval_deterministic
         yield Player(env, spec, policy, show, name=name, deterministic=deterministic, repeat=repeat), video
 

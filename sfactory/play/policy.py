@@ -21,6 +21,7 @@ from sfactory.checkpoint.directory import Kind
 from sfactory.config.commands import ENDINGS, PolicyFlags
 from sfactory.errors import CheckpointError, ConfigError, RunDirError, named
 from sfactory.experiment.saved_policy import SavedPolicy
+from sfactory.experiment.summary import RunResult
 from sfactory.exporting.exported_policy import read_export
 from sfactory.model.torch_state import OwnTorchState
 from sfactory.plain_spaces import space_of_plain
@@ -156,12 +157,18 @@ class Policy:
 
 
 def load(
-    path: str | Path, policy: int = 0, kind: Kind = "latest", *, trust_run_dir: bool = False, seed: int | None = None
+    path: str | Path | RunResult,
+    policy: int = 0,
+    kind: Kind = "latest",
+    *,
+    trust_run_dir: bool = False,
+    seed: int | None = None,
 ) -> Policy:
     """The policy that a run saved.
 
-    path: the folder of a run, a checkpoint file in it, or a file of ``python -m sfactory.export``. policy, kind: which
-        of a run: the number of the policy, and its newest, best or newest milestone checkpoint.
+    path: the folder of a run, a checkpoint file in it, or a file of ``python -m sfactory.export``; or what
+        ``sfactory.train`` has returned, whose code is trusted. policy, kind: which of a run: the number of the policy,
+        and its newest, best or newest milestone checkpoint.
     trust_run_dir: True imports networks of your own that the files name as module:Class. seed: of the actions.
 
     Raises:
@@ -171,8 +178,12 @@ def load(
     return Policy(find_saved(path, policy, kind, trust_run_dir), seed)
 
 
-def find_saved(path: str | Path, policy: int = 0, kind: Kind = "latest", trust_run_dir: bool = False) -> SavedPolicy:
+def find_saved(
+    path: str | Path | RunResult, policy: int = 0, kind: Kind = "latest", trust_run_dir: bool = False
+) -> SavedPolicy:
     """What a path leads to, as ``load`` takes it. Raises as ``load``."""
+    if isinstance(path, RunResult):  # this program has named, or trusted, all code of the run
+        path, trust_run_dir = path.run_dir, True
     path = Path(path)
     try:
         if path.is_file():

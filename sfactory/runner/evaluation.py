@@ -59,7 +59,6 @@ class Share(NamedTuple):
         seed_libraries(seed)
         env = self.factory.either(seed=seed)
         at_end.callback(close_env, env, name)
-        spec = self.saved.spec_of(env)
         due = Every(_SIGN_S)
 
         def show(env: AnyEnv) -> None:
@@ -67,6 +66,7 @@ class Share(NamedTuple):
                 tell(_STEPPING)
 
         try:
+            spec = self.saved.spec_of(env, self.factory.name)
             model = acting_model(_with_weights(self.saved, torch.from_numpy), spec)
         except (CheckpointError, ConfigError) as error:
             return error

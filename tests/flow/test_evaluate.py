@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 import sfactory
-from sfactory.errors import CheckpointError, ExitCode
+from sfactory.errors import CheckpointError, ConfigError, ExitCode
+from sfactory.experiment.summary import Summary
 from sfactory.play.evaluation import Evaluation
 from sfactory.play.player import Episode
-from tests.support.saved_run import TRUSTED, checkpoints, payload, save_run
+from tests.support.saved_run import BANDIT, CONTEXTS, SPEC, TRUSTED, checkpoints, payload, save_run
 from tests.support.warm_process import finished
 
 FAULTY = "sfactory_envs.synthetic.faulty:Faulty"
@@ -93,6 +94,34 @@ def test_weights_that_do_not_fit_the_env_are_named_by_their_checkpoint() -> None
 
     with pytest.raises(CheckpointError, match=r"checkpoint_000000007_70\.pth does not fit"):
         sfactory.evaluate("train_dir/run", 1, env_kwargs={"num_contexts": 5}, trust_run_dir=True)
+
+
+def test_another_env_is_played_if_its_spaces_are_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    save_run(env="gone:Env")
+    checkpoints().save({**payload(1.0), "env_spec": SPEC.plain()}, train_step=8, env_steps=80)
+
+    def played(contexts: int) -> Evaluation:
+        kwargs = {"num_contexts": contexts, "length": 3}
+        return sfactory.evaluate("train_dir/run", 2, workers=1, env=BANDIT, env_kwargs=kwargs)
+
+    found = played(CONTEXTS).summary()
+    assert (found["env"], found["env_kwargs"]) == (BANDIT, {"num_contexts": CONTEXTS, "length": 3})
+    said = f"--env={BANDIT} is played in the run's wrappers, without its --env_kwargs: the policy was trained with"
+    assert f"{said} --env=gone:Env" in caplog.text
+    with pytest.raises(ConfigError, match=r"--env=gone:Env, which differs: shape of .*: \(4,\) there, \(5,\) here"):
+        played(CONTEXTS + 1)
+
+
+def test_what_a_run_of_this_program_has_returned_is_trusted() -> None:
+    save_run()
+    checkpoints().save({**payload(1.0), "env_spec": SPEC.plain()}, train_step=8, env_steps=80)
+
+    with pytest.raises(ConfigError, match="names this code"):
+        sfactory.evaluate("train_dir/run", 2, workers=1)
+
+    ended = sfactory.RunResult("done", 0, Summary("done", 70, 70, 70, 1.0), Path("train_dir/run"))
+    assert len(sfactory.evaluate(ended, 2, workers=1).returns) == 2
+    assert sfactory.load(ended).saved.wanted.trust_run_dir
 
 
 def test_what_cannot_be_played_is_refused() -> None:

@@ -19,7 +19,9 @@ class RunConfig:
     env_kwargs: Mapping[str, Any] = flag({}, "keyword arguments for the environment's factory, as a JSON object")
     experiment: str = flag("", "name of the run; an existing run of this name is resumed; empty: named after env")
     train_dir: str = flag("./train_dir", "directory that holds one folder per experiment")
-    seed: int | None = flag(None, "seed of envs, inference and learner; drawn and recorded if not given; kept by a resumed run", ge=0)
+    seed: int | None = flag(
+        None, "seed of envs, inference and learner; drawn and recorded if not given; kept by a resumed run", ge=0
+    )
     restart_behavior: Literal["resume", "restart", "overwrite"] = flag(
         "resume",
         "what happens to an existing run of this name: resume continues it; restart archives it as NAME_oldNNNN; "
