@@ -76,7 +76,8 @@ def run(flags: Mapping[str, object] | Sequence[str], *, on_report: OnReport | No
     exception that it raises ends the run, too, see below.
 
     Progress goes to stderr. The run handles signals until it returns: Ctrl-C saves and ends it, and the result's status
-    is "interrupted". In another thread than the main one no signal reaches it: limits or ``on_report`` end it. In serial mode the generators of random, numpy and torch are seeded.
+    is "interrupted". In another thread than the main one no signal reaches it: limits or ``on_report`` end it. In serial
+    mode the generators of random, numpy and torch are seeded.
 
     Raises:
         ConfigError: flags are wrong (``problems`` lists all of them), or this process cannot train.
@@ -294,8 +295,8 @@ def _alone(called: str) -> Iterator[None]:
     if not _AT_WORK.acquire(blocking=False):
         raise ConfigError(
             [
-                f"{called}: another thread of this process is at work here; for several at a time start processes, such "
-                'as subprocess.run([sys.executable, "-m", "sfactory.train", "--env=CartPole-v1"])'
+                f"{called}: another thread of this process is at work here; for several at a time start processes, "
+                'such as subprocess.run([sys.executable, "-m", "sfactory.train", "--env=CartPole-v1"])'
             ]
         )
     try:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sfactory.clock import Every
-from sfactory.config.env_names import env_name_of
 from sfactory.config.enjoy import EnjoyConfig, read_enjoy_line
+from sfactory.config.env_names import env_name_of
 from sfactory.process.command import Command, importing_torch
 from sfactory.process.signals import Interrupted, Interrupts
 

@@ -101,7 +101,7 @@ class Resolved:
 
 @dataclass
 class _Findings:
-    """Collected problems. broken: flags with unreadable values. chosen: those that the user set now. changed: as Resolved."""
+    """Collected problems. broken: flags with unreadable values. chosen: flags set now. changed: see Resolved."""
 
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)

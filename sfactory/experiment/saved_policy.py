@@ -66,7 +66,8 @@ class SavedPolicy:
     def load(wanted: PolicyFlags) -> SavedPolicy:
         """Read the checkpoint that the flags name; with ``checkpoint_env_steps`` the kind "latest" stands for any kind.
 
-        Raises RunDirError without such a run, ConfigError for a damaged config.json or without such a policy, and CheckpointError without such a checkpoint that can be loaded.
+        Raises RunDirError without such a run, ConfigError for a damaged config.json or without such a policy, and
+        CheckpointError without such a checkpoint that can be loaded.
         """
         run_dir = Path(wanted.train_dir) / wanted.experiment
         config = _read_run_config(Path(wanted.train_dir), wanted.experiment)

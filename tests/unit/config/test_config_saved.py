@@ -121,7 +121,7 @@ def test_another_seed_is_refused_with_what_to_type_and_none_asks_for_no_seed(tmp
     write_config(tmp_path, CONFIG, {})
     saved = saved_in(tmp_path)
 
-    with pytest.raises(ConfigError, match="--seed=4: .* with --seed=3, .* another --experiment, or --restart_behavior"):
+    with pytest.raises(ConfigError, match=r"--seed=4: .* with --seed=3, .* another --experiment, or --restart_b"):
         check_resume(saved, config_of({**values_of(CONFIG), "seed": 4}))
 
     assert check_resume(saved, config_of({**values_of(CONFIG), "seed": None})) == []
