@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sfactory.launch.param_search import ParamGrid
     from sfactory.launch.run_description import Experiment, RunDescription
     from sfactory.play.evaluation import Evaluation
-    from sfactory.play.policy import Policy, PolicyState, load
+    from sfactory.play.policy import Policy, PolicyOutput, PolicyState, load
     from sfactory.report.observers import Observer
     from sfactory.runner.sampler import Sampler, Trajectories
 else:
@@ -32,6 +32,7 @@ else:
         "Trajectories": "sfactory.runner.sampler",
         "load": "sfactory.play.policy",
         "Policy": "sfactory.play.policy",
+        "PolicyOutput": "sfactory.play.policy",
         "PolicyState": "sfactory.play.policy",
         "Evaluation": "sfactory.play.evaluation",
         "RunResult": "sfactory.experiment.summary",
@@ -54,6 +55,7 @@ __all__ = [
     "Observer",
     "ParamGrid",
     "Policy",
+    "PolicyOutput",
     "PolicyState",
     "RunDescription",
     "RunResult",

@@ -76,7 +76,7 @@ def run(flags: Mapping[str, object] | Sequence[str], *, on_report: OnReport | No
     exception that it raises ends the run, too, see below.
 
     Progress goes to stderr. The run handles signals until it returns: Ctrl-C saves and ends it, and the result's status
-    is "interrupted". In another thread than the main one no signal reaches it: limits or ``on_report`` end it. In serial
+    is "interrupted". In another thread than the main one no signal comes: limits or ``on_report`` end it. In serial
     mode the generators of random, numpy and torch are seeded.
 
     Raises:

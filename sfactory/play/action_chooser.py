@@ -61,14 +61,19 @@ class ActionChooser:
         self._rows = {key: np.zeros((size, *tensor.shape), tensor.dtype) for key, tensor in spec.obs}
         self._obs = {key: torch.from_numpy(row) for key, row in self._rows.items()}
 
+    def read(self, observations: Any, previous: PreviousSteps | None = None) -> dict[str, Tensor]:
+        """{path: [B, ...]}: what the model reads, until the next call. Raises BadObservation as ``choose``."""
+        self.writer.write(observations, self._rows)
+        if previous is not None:
+            previous.write(self._rows)
+        return self._obs
+
     def choose(
         self, observations: Any, state: Tensor, previous: PreviousSteps | None = None, deterministic: bool = False
     ) -> Chosen:
         """Raises BadObservation if the observations do not fit. previous: what a core also reads."""
-        self.writer.write(observations, self._rows)
-        if previous is not None:
-            previous.write(self._rows)
+        obs = self.read(observations, previous)
         with OwnTorchState(), torch.inference_mode():
-            acted = self._model.act(self._obs, state, deterministic)
+            acted = self._model.act(obs, state, deterministic)
         rows = {key: action.numpy() for key, action in acted.actions.items()}
         return Chosen(self._read(rows), rows, acted.state)

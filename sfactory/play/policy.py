@@ -9,13 +9,14 @@ import copy
 import dataclasses
 import secrets
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium.spaces as spaces
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from sfactory.action_heads import DiscreteHead
 from sfactory.actor.previous_steps import PreviousSteps
 from sfactory.checkpoint.directory import Kind
 from sfactory.config.commands import ENDINGS, PolicyFlags
@@ -23,12 +24,13 @@ from sfactory.errors import CheckpointError, ConfigError, RunDirError, named
 from sfactory.experiment.saved_policy import SavedPolicy
 from sfactory.experiment.summary import RunResult
 from sfactory.exporting.exported_policy import read_export
+from sfactory.model.distributions import num_params
 from sfactory.model.torch_state import OwnTorchState
 from sfactory.plain_spaces import space_of_plain
 from sfactory.play.action_chooser import ActionChooser
 from sfactory.play.rendering import AnyEnv
 from sfactory.seeds import ENV_SEED_BITS
-from sfactory.spec import LAST_REWARD, EnvSpec
+from sfactory.spec import LAST_ACTION, LAST_REWARD, EnvSpec
 from sfactory.tensor_spec import MASK_KEY
 
 Space = spaces.Space[Any]
@@ -49,6 +51,21 @@ class PolicyState:
     reward: npt.ArrayLike | None = None
     _previous: PreviousSteps | None = None
     _actions: dict[str, npt.NDArray[Any]] = dataclasses.field(default_factory=dict)
+
+
+class PolicyOutput(NamedTuple):
+    """What a policy's network says of B observations; tensors on the CPU, without gradients.
+
+    parameters: {key: [B, P] float32} of the distribution of each action: n logits of a discrete one; of a continuous one
+    of D numbers D means and then D log standard deviations, as the network has them: before the tanh, and before bounds
+    are scaled to [-1, 1] (``--normalize_actions``). probabilities: {key: [B, n] float32} of discrete actions; 0 where a
+    mask forbids one. values: [B] float32, in the unit of rewards. state: for the next call.
+    """
+
+    parameters: dict[str, torch.Tensor]
+    probabilities: dict[str, torch.Tensor]
+    values: torch.Tensor
+    state: PolicyState
 
 
 class Policy:
@@ -101,18 +118,23 @@ class Policy:
         observations: a list of B, for which a list of actions is returned, or a batch as a vector env gives it ([B,
         ...], or a Dict or tuple of these), for which a batch is. first: [B] bool - which begin an episode.
         """
-        in_batches = not isinstance(observations, list)
-        size = len(_first_leaf(observations) if in_batches else observations)
-        memory = self._model.fresh_state(size) if state is None else state.memory
-        if len(memory) != size:
-            raise ValueError(f"the state is of {len(memory)} episodes, and there are {size} observations")
-        begins = np.zeros(size, bool) if first is None else np.broadcast_to(np.asarray(first, bool), (size,))
-        if begins.any():
-            memory = torch.where(torch.from_numpy(begins.copy()).unsqueeze(-1), 0.0, memory)
-        previous = self._before(state, size, begins)
-        shown = self._shown(observations) if in_batches else [self._shown(obs) for obs in observations]
-        chosen = self._chooser(size, in_batches).choose(shown, memory, previous, deterministic)
+        chooser, shown, memory, previous = self._read(observations, state, first)
+        chosen = chooser.choose(shown, memory, previous, deterministic)
         return chosen.actions, PolicyState(chosen.state, None, previous, chosen.rows)
+
+    def forward(
+        self, observations: Any, state: PolicyState | None = None, *, first: npt.ArrayLike | None = None
+    ) -> PolicyOutput:
+        """What the network says of B observations, of which it chooses no action; arguments as in ``act_batch``."""
+        chooser, shown, memory, previous = self._read(observations, state, first)
+        with OwnTorchState(), torch.no_grad():  # inference tensors could be no target of a gradient
+            params, values, memory = self._model.forward(chooser.read(shown, previous), memory)
+        heads = self._spec.actions
+        pieces = params.split([num_params((head,)) for head in heads], dim=-1)
+        parameters = {head.key: piece for head, piece in zip(heads, pieces, strict=True)}
+        discrete = [head.key for head in heads if isinstance(head, DiscreteHead)]
+        probabilities = {key: parameters[key].softmax(-1) for key in discrete}
+        return PolicyOutput(parameters, probabilities, values, PolicyState(memory, None, previous))
 
     def make_env(self, render_mode: str | None = None, **env_kwargs: Any) -> AnyEnv:
         """The run's env in the run's wrappers, with ``env_kwargs`` beside those of the run.
@@ -126,13 +148,31 @@ class Policy:
             seed = env_kwargs.pop("seed", seed)
         return dataclasses.replace(factory, kwargs={**factory.kwargs, **env_kwargs}).either(render_mode, seed)
 
+    def _read(
+        self, observations: Any, state: PolicyState | None, first: npt.ArrayLike | None
+    ) -> tuple[ActionChooser, Any, torch.Tensor, PreviousSteps | None]:
+        """What reads the observations, these as it takes them, the memory before them, the steps before them."""
+        in_batches = not isinstance(observations, list)
+        size = len(_first_leaf(observations) if in_batches else observations)
+        memory = self._model.fresh_state(size) if state is None else state.memory
+        if len(memory) != size:
+            raise ValueError(f"the state is of {len(memory)} episodes, and there are {size} observations")
+        begins = np.zeros(size, bool) if first is None else np.broadcast_to(np.asarray(first, bool), (size,))
+        if begins.any():
+            memory = torch.where(torch.from_numpy(begins.copy()).unsqueeze(-1), 0.0, memory)
+        previous = self._before(state, size, begins)
+        shown = self._shown(observations) if in_batches else [self._shown(obs) for obs in observations]
+        return self._chooser(size, in_batches), shown, memory, previous
+
     def _before(self, state: PolicyState | None, size: int, begins: npt.NDArray[np.bool_]) -> PreviousSteps | None:
         """The last actions and rewards, for a policy that reads them. The state stays as it is."""
-        if state is None or state._previous is None:
+        if state is None or state._previous is None or begins.all():
             return PreviousSteps.of(self._spec, size)
         previous = copy.deepcopy(state._previous)
-        if state.reward is None and LAST_REWARD in dict(self._spec.obs) and not begins.all():
+        if state.reward is None and LAST_REWARD in dict(self._spec.obs):
             raise ValueError("the policy reads the last reward: set state.reward after env.step")
+        if not state._actions and LAST_ACTION in dict(self._spec.obs):
+            raise ValueError("the policy reads the last action, and forward chooses none: go on from the state of act")
         rewards = np.broadcast_to(np.asarray(0.0 if state.reward is None else state.reward, float), (size,))
         previous.record(state._actions, rewards, (), np.flatnonzero(begins).tolist())
         return previous

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 import sfactory
@@ -140,6 +141,43 @@ def test_a_batch_of_a_vector_env_gives_a_batch_and_rows_begin_episodes() -> None
         policy.act_batch(batch[:2], state)
     with pytest.raises(BadObservation, match="shape"):
         policy.act(np.zeros(4, np.float32))
+
+
+def test_the_network_says_what_it_acts_by() -> None:
+    model = saved_run(
+        EnvSpec.of_spaces(MASKED, spaces.Dict(go=spaces.Discrete(4), push=BOUNDS)),
+        {"use_rnn": True, "encoder_mlp_layers": (8,), "rnn_size": 8, "obs_layout": ("action_mask=mask",)},
+    )
+    policy = sfactory.load("train_dir/run", seed=1)
+    seen = [{"view": np.full(3, x, np.float32), "action_mask": np.array([1, 0, 1, 0], np.int8)} for x in (0.2, 0.9)]
+    state: sfactory.PolicyState | None = None
+    for _ in range(2):
+        output = policy.forward(seen, state)
+        actions, acted = policy.act_batch(seen, state, deterministic=True)
+
+        assert torch.equal(output.state.memory, acted.memory)
+        assert {key: tuple(each.shape) for key, each in output.parameters.items()} == {"go": (2, 4), "push": (2, 4)}
+        assert list(output.probabilities) == ["go"]
+        probable = output.probabilities["go"]
+        assert torch.allclose(probable.sum(-1), torch.ones(2))
+        assert torch.equal(probable[:, [1, 3]], torch.zeros(2, 2))
+        assert probable.argmax(-1).tolist() == [action["go"] for action in actions]
+        assert output.values.shape == (2,)
+        state = output.state
+    with torch.inference_mode():
+        obs = {"view": torch.tensor([[0.2] * 3]), "action_mask": torch.tensor([[1, 0, 1, 0]], dtype=torch.int8)}
+        assert torch.allclose(model.forward(obs).value, policy.forward(seen[:1]).values)
+
+
+def test_a_policy_that_reads_its_action_does_not_go_on_without_one() -> None:
+    saved_run(EnvSpec.of_spaces(POINT, TREE), {"use_rnn": True, "core_inputs": ("action",)})
+    policy, obs = sfactory.load("train_dir/run"), np.zeros((1, 3), np.float32)
+
+    state = policy.forward(obs).state
+
+    with pytest.raises(ValueError, match="forward chooses none"):
+        policy.forward(obs, state)
+    policy.forward(obs, state, first=[True])
 
 
 def test_a_policy_that_reads_rewards_wants_them() -> None:
