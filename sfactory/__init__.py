@@ -14,8 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sfactory.api import evaluate, run, sampler, train
-    from sfactory.experiment.summary import RunResult
+    from sfactory.api import RunResult, evaluate, run, sampler, train
     from sfactory.launch.param_search import ParamGrid
     from sfactory.launch.run_description import Experiment, RunDescription
     from sfactory.play.evaluation import Evaluation
@@ -35,7 +34,7 @@ else:
         "PolicyOutput": "sfactory.play.policy",
         "PolicyState": "sfactory.play.policy",
         "Evaluation": "sfactory.play.evaluation",
-        "RunResult": "sfactory.experiment.summary",
+        "RunResult": "sfactory.api",
         "Experiment": "sfactory.launch.run_description",
         "RunDescription": "sfactory.launch.run_description",
         "ParamGrid": "sfactory.launch.param_search",

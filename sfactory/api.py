@@ -30,7 +30,7 @@ from sfactory.config.flags import values_of
 from sfactory.config.import_strings import objects_of_program
 from sfactory.config.resolve import Resolved, read_command_line
 from sfactory.errors import UNDER_MAIN_GUARD, ConfigError, ExitCode, Refused
-from sfactory.experiment.summary import RunResult
+from sfactory.experiment.summary import RunResult as RunResult
 from sfactory.process.command import importing_torch
 from sfactory.process.signals import Interrupted, Interrupts, process_name, set_process_name
 from sfactory.ranks.place import ONE_RANK

@@ -181,8 +181,8 @@ def check_resume(saved: SavedConfig, config: Config) -> list[str]:
         elif name == "seed" and None not in (new, saved.values[name]):
             problems.append(
                 f"{now}: the run {config.run.experiment!r} was started with {before}, and a resumed run keeps its "
-                "seed; for a run with this one choose another --experiment, or --restart_behavior=restart, which renames "
-                "the old run; to resume, leave --seed out"
+                "seed; for a run with this one choose another --experiment, or --restart_behavior=restart, which "
+                "renames the old run; to resume, leave --seed out"
             )
         elif name in NOTED:
             noted.append(f"{now}: the run was started with {before}")

@@ -56,8 +56,8 @@ class PolicyState:
 class PolicyOutput(NamedTuple):
     """What a policy's network says of B observations; tensors on the CPU, without gradients.
 
-    parameters: {key: [B, P] float32} of the distribution of each action: n logits of a discrete one; of a continuous one
-    of D numbers D means and then D log standard deviations, as the network has them: before the tanh, and before bounds
+    parameters: {key: [B, P] float32} of the distribution of each action: n logits of a discrete one; of a continuous
+    one of D numbers D means and then D log standard deviations, as the network has them: before the tanh, and before bounds
     are scaled to [-1, 1] (``--normalize_actions``). probabilities: {key: [B, n] float32} of discrete actions; 0 where a
     mask forbids one. values: [B] float32, in the unit of rewards. state: for the next call.
     """
