@@ -57,9 +57,9 @@ class PolicyOutput(NamedTuple):
     """What a policy's network says of B observations; tensors on the CPU, without gradients.
 
     parameters: {key: [B, P] float32} of the distribution of each action: n logits of a discrete one; of a continuous
-    one of D numbers D means and then D log standard deviations, as the network has them: before the tanh, and before bounds
-    are scaled to [-1, 1] (``--normalize_actions``). probabilities: {key: [B, n] float32} of discrete actions; 0 where a
-    mask forbids one. values: [B] float32, in the unit of rewards. state: for the next call.
+    one of D numbers D means and then D log standard deviations, as the network has them: before a tanh, and where
+    ``--normalize_actions`` has scaled bounds to [-1, 1], in that scale. probabilities: {key: [B, n] float32} of discrete
+    actions; 0 where a mask forbids one. values: [B] float32, in the unit of rewards. state: for the next call.
     """
 
     parameters: dict[str, torch.Tensor]
@@ -130,7 +130,7 @@ class Policy:
         with OwnTorchState(), torch.no_grad():  # inference tensors could be no target of a gradient
             params, values, memory = self._model.forward(chooser.read(shown, previous), memory)
         heads = self._spec.actions
-        pieces = params.split([num_params((head,)) for head in heads], dim=-1)
+        pieces = torch.split(params, [num_params((head,)) for head in heads], dim=-1)
         parameters = {head.key: piece for head, piece in zip(heads, pieces, strict=True)}
         discrete = [head.key for head in heads if isinstance(head, DiscreteHead)]
         probabilities = {key: parameters[key].softmax(-1) for key in discrete}
