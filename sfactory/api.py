@@ -19,9 +19,9 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
 from sfactory.clock import now
 from sfactory.config.argv import asks_for_help, words_of
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, float | None]
 OnReport = Callable[[Row], bool | None]
+AnyObserver: TypeAlias = "Observer | type[Observer] | str"
 _Given = ParamSpec("_Given")
 _Found = TypeVar("_Found")
 _AT_WORK = threading.RLock()  # of the thread that has called
@@ -92,7 +93,7 @@ def train(
     *,
     env: str | Callable[..., object] | None = None,
     encoder: str | Callable[..., object] | None = None,
-    observers: Sequence[Observer | type[Observer] | str] = (),
+    observers: AnyObserver | Iterable[AnyObserver] | None = (),
     on_report: OnReport | None = None,
     **flags: object,
 ) -> RunResult:
@@ -100,11 +101,11 @@ def train(
 
     env: an id, the name of a family, or a class or function that returns an env; also one of the script or notebook.
     encoder: see docs/own_agent.md.
-    observers: objects, which stay in this process, or classes.
+    observers: objects, which stay in this process, classes or names; or one of these.
     """
     watching: dict[str, Observer] = {}
     named: list[object] = []
-    for place, each in enumerate(observers):
+    for place, each in enumerate(_each_of(observers)):
         if isinstance(each, str | type):
             named.append(each)
         else:
@@ -188,6 +189,14 @@ def sampler(
             unused.restore()
     with contextlib.closing(opened):
         yield opened
+
+
+def _each_of(observers: AnyObserver | Iterable[AnyObserver] | None) -> Iterable[AnyObserver]:
+    if observers is None:
+        return ()
+    if isinstance(observers, str | type):
+        return (observers,)
+    return observers if isinstance(observers, Iterable) else (observers,)
 
 
 def _checked_run(

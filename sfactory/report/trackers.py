@@ -11,6 +11,7 @@ a row. It waits for the begin and the end of a tracker's run, for TIMEOUTS.track
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import queue
@@ -66,7 +67,7 @@ class Tracker(Observer):
         """Begin, or go on with what an earlier session of the run has begun; an error ends the run before it trains."""
         # The first session names the run: its folder may be moved, and another may get its name later.
         first = atomic.read_json(facts.run_dir / RUN_NAME)["sessions"][0]["id"]
-        settings = {name: value_text(value) for name, value in values_of(facts.config).items()}
+        settings = values_of(facts.config)
         threading.Thread(target=self._call, name=self.package, daemon=True).start()
         begun = self._submit(lambda: self.begin(facts.run_dir.name, str(first), settings, str(facts.run_dir)))
         try:
@@ -114,8 +115,8 @@ class Tracker(Observer):
             cause = named(error) if ended.done() else f"it takes longer than {TIMEOUTS.tracker:.0f} s"
             _log.warning("%s: could not end its run, rows may be lost: %s", self.package, cause)
 
-    def begin(self, name: str, identity: str, settings: Mapping[str, str], folder: str) -> None:
-        """Begin a run, or go on with the one of this ``identity``."""
+    def begin(self, name: str, identity: str, settings: Mapping[str, object], folder: str) -> None:
+        """Begin a run, or go on with the one of this ``identity``. settings: values by flag."""
         raise NotImplementedError
 
     def send(self, numbers: Mapping[str, float], env_steps: int) -> None:
@@ -131,18 +132,27 @@ class Tracker(Observer):
         raise NotImplementedError
 
 
+def _plain(settings: Mapping[str, object]) -> dict[str, Any]:
+    """As JSON has them, so that a tracker can sort and plot by them: numbers, true and false, lists, dicts."""
+
+    def converted(value: object) -> object:
+        return dict(value) if isinstance(value, Mapping) else str(value)
+
+    return dict(json.loads(json.dumps(dict(settings), default=converted)))
+
+
 class WandbTracker(Tracker):
     """Weights & Biases; WANDB_MODE=offline keeps all in the run's folder, for ``wandb sync``."""
 
     package = "wandb"
 
-    def begin(self, name: str, identity: str, settings: Mapping[str, str], folder: str) -> None:
+    def begin(self, name: str, identity: str, settings: Mapping[str, object], folder: str) -> None:
         """See ``Tracker``."""
         for bound in ("WANDB_INIT_TIMEOUT", "WANDB_FINISH_TIMEOUT"):  # its exit handler would wait without an end, too
             os.environ.setdefault(bound, f"{TIMEOUTS.tracker:g}")
         project = os.environ.get("WANDB_PROJECT", PROJECT)
         self._run = self._api.init(
-            project=project, name=name, id=identity, resume="allow", config=dict(settings), dir=folder
+            project=project, name=name, id=identity, resume="allow", config=_plain(settings), dir=folder
         )
         # Not its own step, which may not go back as a resumed run does.
         self._run.define_metric("*", step_metric="env_steps")
@@ -165,7 +175,7 @@ class MlflowTracker(Tracker):
 
     package = "mlflow"
 
-    def begin(self, name: str, identity: str, settings: Mapping[str, str], folder: str) -> None:
+    def begin(self, name: str, identity: str, settings: Mapping[str, object], folder: str) -> None:
         """See ``Tracker``."""
         self._client = self._api.MlflowClient()
         experiment = self._api.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)).experiment_id
@@ -176,7 +186,7 @@ class MlflowTracker(Tracker):
             return
         run = self._client.create_run(experiment, run_name=name, tags={"sfactory_session": identity})
         self._run = run.info.run_id
-        params = [self._api.entities.Param(name, value) for name, value in settings.items()]
+        params = [self._api.entities.Param(name, value_text(value)) for name, value in settings.items()]
         for at in range(0, len(params), _MLFLOW_PARAMS):
             self._client.log_batch(self._run, params=params[at : at + _MLFLOW_PARAMS])
 
@@ -199,11 +209,11 @@ class TrackioTracker(Tracker):
 
     package = "trackio"
 
-    def begin(self, name: str, identity: str, settings: Mapping[str, str], folder: str) -> None:
+    def begin(self, name: str, identity: str, settings: Mapping[str, object], folder: str) -> None:
         """See ``Tracker``. Trackio knows a run by its name, so the identity is part of it."""
         project = os.environ.get("TRACKIO_PROJECT", PROJECT)
         self._run = self._api.init(
-            project=project, name=f"{name}-{identity}", config=dict(settings), resume="allow", embed=False
+            project=project, name=f"{name}-{identity}", config=_plain(settings), resume="allow", embed=False
         )
 
     def send(self, numbers: Mapping[str, float], env_steps: int) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 import sfactory
 from scripts.proc import MARK, marked
+from sfactory import api
 from sfactory.errors import ConfigError, EnvError, ExitCode, ObserverFailed
 from tests.support import processes
 from tests.support.launches import SHORT
@@ -209,6 +210,23 @@ def test_refused_runs_raise_all_problems_and_leave_signals_as_they_were(flags: F
     with pytest.raises(EnvError, match="num_contexts is 1"):
         sfactory.run({**flags, "env_kwargs": {"num_contexts": 1}})
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("form", [lambda each: each, lambda each: [each], lambda each: iter((each,))])
+def test_observers_are_several_or_one(monkeypatch: pytest.MonkeyPatch, form: Callable[[Any], Any]) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(
+        api,
+        "_checked_run",
+        lambda called, flags, on_report, watching: given.append((flags.get("observers"), list(watching.values()))),
+    )
+    watcher = sfactory.Observer()
+
+    for each in ("wandb", sfactory.Observer, watcher):
+        sfactory.train(env="CartPole-v1", observers=form(each))
+    sfactory.train(env="CartPole-v1", observers=None)
+
+    assert given == [(["wandb"], []), ([sfactory.Observer], []), (None, [watcher]), (None, [])]
 
 
 def test_a_finished_run_says_that_other_settings_had_no_effect_and_another_seed_is_refused(

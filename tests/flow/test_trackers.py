@@ -17,7 +17,7 @@ from unittest.mock import Mock
 import pytest
 
 from sfactory.clock import TIMEOUTS
-from sfactory.config.flags import config_of
+from sfactory.config.flags import config_of, values_of
 from sfactory.errors import ExitCode, ResourceError
 from sfactory.report import trackers
 from sfactory.report.trackers import MlflowTracker, Tracker, TrackioTracker, WandbTracker
@@ -172,6 +172,24 @@ def facts_in(folder: Path) -> Any:
     """What a tracker reads of a new run there."""
     (folder / "run.json").write_text('{"sessions": [{"id": "a"}]}')
     return Mock(run_dir=folder, config=config_of({"env": "any"}))
+
+
+def test_settings_are_plain_values_and_texts_for_mlflow() -> None:
+    settings = values_of(config_of({"env": "any", "env_kwargs": {"a": [1, None]}, "encoder_mlp_layers": (8, 4)}))
+    for kind in (WandbTracker, TrackioTracker):
+        tracker = object.__new__(kind)
+        tracker._api = Mock()
+        tracker.begin("run", "1", settings, "folder")
+        sent = tracker._api.init.call_args.kwargs["config"]
+        assert sent["env_kwargs"] == {"a": [1, None]}
+        assert sent["encoder_mlp_layers"] == [8, 4]
+        assert (sent["learning_rate"], sent["use_rnn"], sent["env"]) == (settings["learning_rate"], False, "any")
+    mlflow = object.__new__(MlflowTracker)
+    mlflow._api = Mock()
+    mlflow._api.MlflowClient().search_runs.return_value = []
+    mlflow.begin("run", "1", settings, "folder")
+    params = dict(call.args for call in mlflow._api.entities.Param.call_args_list)
+    assert (params["encoder_mlp_layers"], params["use_rnn"]) == ("8 4", "False")
 
 
 def test_a_tracker_that_fails_loses_rows_and_says_so_once(

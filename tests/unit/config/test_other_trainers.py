@@ -60,7 +60,7 @@ def test_documented_commands_of_sample_factory_are_read(words: str) -> None:
         ("--frame_stack=4", "is Stable-Baselines3's name; here it is --env_framestack"),
         ("--num_gpus=1", "is RLlib's name; here it is --device"),
         ("--env_config={}", "is RLlib's name; here it is --env_kwargs."),
-        ("--env_config={}", '''of a class with __init__(self, config): --env_kwargs='{"config": {...}}\''''),
+        ("--env_config={}", """of a class with __init__(self, config): --env_kwargs='{"config": {...}}\'"""),
         ("--encoder_custom=x", "is Sample Factory v1's name; here it is --encoder"),
         ("--n_steps=5", "is Stable-Baselines3's name; here it is --rollout"),
         ("--total_timesteps=5", "is Stable-Baselines3's and CleanRL's name; here it is --train_for_env_steps"),
