@@ -39,6 +39,8 @@ _SAVED_BY: Mapping[Kind, tuple[str, str]] = {
     "milestone": ("milestone", "save_milestones_sec"),
 }
 
+_SHOWN = 5  # properties in which another env differs
+
 _log = logging.getLogger(__name__)
 
 
@@ -211,7 +213,8 @@ def require_same_env(config: Config, given: str, differing: Sequence[str] | None
     """
     if given and env_name_of(given) != env_name_of(config.run.env) and differing != []:
         trained = f"{assigned('env', given)}: the policy was trained with {assigned('env', config.run.env)}"
-        what = f", which differs: {'; '.join(differing)}" if differing else ""
+        more = f"; and {len(differing) - _SHOWN} more" if differing and len(differing) > _SHOWN else ""
+        what = f", which differs: {'; '.join(differing[:_SHOWN])}{more}" if differing else ""
         raise ConfigError([f"{trained}{what}; repeat that"])
 
 

@@ -59,8 +59,8 @@ class PolicyOutput(NamedTuple):
     parameters: {key: [B, P] float32} of the distribution of each action: n logits of a discrete one; of a continuous
     one of D numbers D means and then D log standard deviations, as the network has them: before a tanh, and where
     ``--normalize_actions`` has scaled bounds to [-1, 1], in that scale. probabilities: {key: [B, n] float32} of the
-    discrete ones; 0 where a mask forbids a choice. values: [B] float32, in the unit of rewards. state: for the next
-    call.
+    discrete ones; 0 where a mask forbids a choice. values: [B] float32, in the unit of rewards; 0 if the critic
+    alone has read some observations. state: for the next call.
     """
 
     parameters: dict[str, torch.Tensor]

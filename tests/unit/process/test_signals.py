@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -60,6 +61,22 @@ def test_signals_are_counted_although_an_env_has_set_handlers_of_its_own(
     assert [message.partition(";")[0] for message in caplog.messages] == [
         "the env, or a library, had set a handler of its own for SIGTERM"
     ]
+
+
+def test_another_thread_sets_no_handlers() -> None:
+    handlers = {number: signal.getsignal(number) for number in FOR_MAIN}
+
+    def work() -> None:
+        interrupts = Interrupts()
+        with interrupts, signals_held_back(), bounded(0.01):
+            time.sleep(0.05)
+            assert {number: signal.getsignal(number) for number in FOR_MAIN} == handlers
+        assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        interrupts.restore()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(work).result(10)
+    assert {number: signal.getsignal(number) for number in FOR_MAIN} == handlers
 
 
 def test_ctrl_c_passes_code_that_handles_all_that_an_env_raises() -> None:
