@@ -165,8 +165,9 @@ class SavedPolicy:
         if problems:
             raise ConfigError(problems)
         if is_other:
-            trained, alone = assigned("env", self.config.run.env), "in the run's wrappers, without its --env_kwargs"
-            _log.warning("%s is played %s: the policy was trained with %s", assigned("env", wanted.env), alone, trained)
+            trained, alone = assigned("env", self.config.run.env), "in the run's wrappers without its --env_kwargs"
+            text = "%s is played, if its spaces are equal, %s: the policy was trained with %s"
+            _log.warning(text, assigned("env", wanted.env), alone, trained)
         return factory
 
     def spec_of(self, env: Env | AgentsEnv, name: str = "") -> EnvSpec:

@@ -106,8 +106,8 @@ def test_another_env_is_played_if_its_spaces_are_the_same(caplog: pytest.LogCapt
 
     found = played(CONTEXTS).summary()
     assert (found["env"], found["env_kwargs"]) == (BANDIT, {"num_contexts": CONTEXTS, "length": 3})
-    said = f"--env={BANDIT} is played in the run's wrappers, without its --env_kwargs: the policy was trained with"
-    assert f"{said} --env=gone:Env" in caplog.text
+    said = f"--env={BANDIT} is played, if its spaces are equal, in the run's wrappers without its --env_kwargs"
+    assert f"{said}: the policy was trained with --env=gone:Env" in caplog.text
     with pytest.raises(ConfigError, match=r"--env=gone:Env, which differs: shape of .*: \(4,\) there, \(5,\) here"):
         played(CONTEXTS + 1)
 
