@@ -243,10 +243,11 @@ def _splits(sampling: SamplingConfig, inference: Inference, population: Populati
     if inference == "central":
         return sampling.worker_num_splits
     envs, actors, policies = sampling.num_envs_per_worker, max(1, sampling.num_workers), population.num_policies
-    if population.policy_mapping not in ("auto", "split") or actors * envs < policies:
+    if population.policy_mapping not in ("auto", "split"):
         return 1
-    enough = [splits for splits in range(-(-policies // actors), envs + 1) if envs % splits == 0]
-    return next((splits for splits in enough if actors * splits % policies == 0), enough[0])
+    least = -(-policies // actors)
+    equal = (each for each in range(least, envs + 1) if envs % each == 0 and actors * each % policies == 0)
+    return next(equal, least if envs % least == 0 else 1)
 
 
 def num_evaluators(evaluation: EvaluationConfig) -> int:

@@ -97,8 +97,8 @@ class Autotune:
         return Tuned(config, plan_sizes(_with(config, asdict(best)), self._plan.spec, place=place), chosen)
 
     def _learner_threads(self, settings: Settings) -> int:
-        cores = plan_sizes(_with(self._config, asdict(settings)), self._plan.spec).cores
-        return cores.learner_threads(settings.num_workers)
+        plan = plan_sizes(_with(self._config, asdict(settings)), self._plan.spec)
+        return plan.cores.learner_threads(plan.layout.local_actors, plan.layout.num_policies)
 
     def _measure(self, settings: Settings, spawner: Spawner, interrupts: Interrupts) -> float:
         config = _with(

@@ -138,7 +138,7 @@ def read_command_line(argv: Sequence[str], several_ranks: bool = False) -> Resol
     findings.problems += _untrusted(line, file, saved, values, sources)
     if findings.problems:
         raise ConfigError(findings.problems)
-    findings.warnings += warnings_of(config, findings.chosen)
+    findings.warnings += warnings_of(config, findings.chosen, _unsure(Resolved(config, sources, [])))
     if prints:
         print(config_json(config, sources), flush=True)
         if Resolved(config, sources, []).awaits_kind:
@@ -375,4 +375,14 @@ def _help(topic: str, env: str) -> str:
         if env:
             print(_BY_KIND, file=sys.stderr)
         return train_help(topic)
-    return train_help(topic, family.name, _family_defaults(family, env, _Findings()))
+    defaults = _family_defaults(family, env, _Findings())
+    values = values_of(config_of({**defaults, "env": env}))
+    return train_help(topic, family.name, defaults | spread(values, defaults, defaults, Cores.available().count))
+
+
+def _unsure(resolved: Resolved) -> set[str]:
+    """Flags that may get other values by the kind of task."""
+    from sfactory.config.task_defaults import TASK_DEFAULTS  # it imports this module
+
+    by_kind = {name for defaults in TASK_DEFAULTS.values() for name in defaults}
+    return {name for name in by_kind if resolved.awaits_kind and resolved.sources[name] == DEFAULT}

@@ -100,15 +100,18 @@ def spread(values: Mapping[str, Any], family: Mapping[str, Any], unset: Collecti
     if values["serial_mode"] or own < 2 or "num_envs_per_worker" not in family or min(*sizes, splits) < 1:
         return {}
     total = own * family["num_envs_per_worker"]
-    of_one = splits if "num_envs_per_worker" in unset else envs
+    # A step of a vector env costs about the same for few envs as for many.
+    divides = "num_envs_per_worker" in unset and not makes_many_at_once(find_family(values["env"]))
+    of_one = splits if divides else envs
     if "num_workers" in unset:
         numbers = range(cores if waits else cores // 2, actors, -1)
         actors = next((number for number in numbers if total % (number * of_one) == 0), actors)
-    if "num_envs_per_worker" in unset:
+    if divides and actors > own:
         envs = max(splits, total // max(actors, own) // splits * splits)
     if "batch_size" in unset:
         times = actors * envs * values["rollout"] / (total * family.get("rollout", values["rollout"]))
-        batch *= min(max(1, math.ceil(times)), _LARGEST_BATCH)
+        # Where collection does not wait, slots bound how far it runs ahead, and little more does no harm.
+        batch *= min(max(1, math.ceil(times) if waits else int(times)), _LARGEST_BATCH)
     return {name: new for name, new, old in zip(names, (actors, envs, batch), sizes, strict=True) if new != old}
 
 

@@ -1,8 +1,8 @@
 """Writes and reads config.json of a run, and decides what may change when the run is resumed.
 
 NOTE [Resume rules]: flags that decide the shape or meaning of the weights, or of anything saved beside them (an
-optimizer's moments), are frozen. A seed may not change either: who gives another one wants another run. A change of
-how the weights are trained gives a warning. How fast, how long and where a run trains may change freely.
+optimizer's moments), are frozen. A change of how the weights are trained, or of the seed, gives a warning. How fast,
+how long and where a run trains may change freely.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _parse(path: Path, content: object) -> SavedConfig:
 def check_resume(saved: SavedConfig, config: Config) -> list[str]:
     """Judge what differs between a saved run and the config to resume it with (see NOTE [Resume rules]).
 
-    Returns a text for each noted flag; raises ConfigError with a line for each frozen one, and for another seed.
+    Returns a text for each noted flag and for another seed; raises ConfigError with a line for each frozen one.
     """
     problems: list[str] = []
     noted: list[str] = []
@@ -178,13 +178,7 @@ def check_resume(saved: SavedConfig, config: Config) -> list[str]:
                 f"{now}: the run {config.run.experiment!r} was started with {before} and its checkpoints fit only "
                 "that; keep the old value, or start a new run with another --experiment"
             )
-        elif name == "seed" and None not in (new, saved.values[name]):
-            problems.append(
-                f"{now}: the run {config.run.experiment!r} was started with {before}, and a resumed run keeps its "
-                "seed; for a run with this one choose another --experiment, or --restart_behavior=restart, which "
-                "renames the old run; to resume, leave --seed out"
-            )
-        elif name in NOTED:
+        elif name in NOTED or (name == "seed" and None not in (new, saved.values[name])):
             noted.append(f"{now}: the run was started with {before}")
     if problems:
         raise ConfigError(problems)

@@ -23,7 +23,7 @@ from sfactory.config.field import FlagInfo
 from sfactory.config.flags import Flag, all_flags, assigned, did_you_mean, is_of_type, type_text, values_of
 from sfactory.config.import_strings import standard_library_problem
 from sfactory.config.population_rules import AUXILIARY_RULES, POPULATION_RULES
-from sfactory.config.rule import Rule, idle_unless, refuse, waits_for_learner
+from sfactory.config.rule import WAITING, Rule, idle_unless, refuse, waits_for_learner
 from sfactory.config.run_rules import RANK_RULES, REMOTE_RULES, RUN_RULES, SAMPLING_RULES
 from sfactory.config.schema import Config
 from sfactory.config.training_rules import LEARNING_RULES, NETWORK_RULES, OBJECTIVE_RULES, OPTIMIZER_RULES
@@ -206,13 +206,15 @@ def _gymnasium_id_problem(name: str) -> str | None:
     return unknown if near else f"{unknown}; if a package registers it, name that too, as in --env=package:{name}"
 
 
-def warnings_of(config: Config, chosen: Collection[str] = ()) -> list[str]:
+def warnings_of(config: Config, chosen: Collection[str] = (), unsure: Collection[str] = ()) -> list[str]:
     """Settings of a ``config`` without problems that work and are seldom meant, one line each.
 
-    chosen: the flags that the user set, as for ``find_problems``.
+    chosen: the flags that the user set, as for ``find_problems``. unsure: flags that may get other values; rules that
+    read them are left out.
     """
     values = values_of(config)
     rules = (rule for rule in _WARNINGS if not rule.idle or rule.flags[0] in chosen)
+    rules = (rule for rule in rules if not set(rule.flags).intersection(unsure))
     found = ((rule.flags[0], rule.find(config)) for rule in rules)
     return [f"{assigned(name, values[name])}: {text}" for name, text in found if text is not None]
 
@@ -241,7 +243,10 @@ def _rest_of_a_round(config: Config) -> str | None:
 
 
 _WARNINGS = (
-    Rule(("batch_size", "num_batches_per_epoch", "num_workers", "num_envs_per_worker", "rollout"), _rest_of_a_round),
+    Rule(
+        ("batch_size", "num_batches_per_epoch", "num_workers", "num_envs_per_worker", "rollout", *WAITING),
+        _rest_of_a_round,
+    ),
     Rule(("publish_interval", "num_batches_per_epoch", "max_policy_lag"), _publication),
     refuse(
         ("vtrace_rho", "vtrace_c", "with_vtrace"),

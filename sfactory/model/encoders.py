@@ -120,8 +120,10 @@ class MLPEncoder(nn.Module):
 
     def weights_of_choices(self) -> list[Tensor]:
         """Matrices of which each value of a choice has a row or a column: a step uses few of them."""
-        tables = [choice.table for _, _, choice in self.leaves if choice is not None]
-        return [(self._linears[0] if table is None else table).weight for table in tables]
+        choices = [choice for _, _, choice in self.leaves if choice is not None]
+        tables = [choice.table.weight for choice in choices if choice.table is not None]
+        reads_one_hot = self._linears and len(tables) < len(choices)
+        return [*tables, self._linears[0].weight] if reads_one_hot else [*tables]
 
     def _inputs(self, obs: dict[str, Tensor]) -> Tensor:
         """[B, sum of leaf sizes] in the first layer's dtype, scaled; may be a view of a single leaf."""

@@ -126,7 +126,8 @@ class EvaluationPlan(NamedTuple):
     def _code(self) -> Iterator[object]:
         """The flags that name code of env and networks, or hold it."""
         values = values_of(self.saved.config)
-        yield from (values[name] for name in ("env", "wrapper", *NETWORKS))
+        yield self.factory.name
+        yield from (values[name] for name in ("wrapper", *NETWORKS))
         yield from self.factory.kwargs.values()
 
     def _start(self, spawner: Spawner, worker: int, stack: contextlib.ExitStack) -> Callable[[], Any]:

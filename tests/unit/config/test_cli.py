@@ -686,6 +686,7 @@ def test_a_command_that_lacks_a_flag_says_that_another_has_it() -> None:
         (64, "--num_workers=64 --num_envs_per_worker=64", (64, 64, 2048)),
         (64, "--serial_mode=True", (2, 16, 256)),
         (64, "--num_batches_to_accumulate=2", (16, 2, 256)),
+        (64, "--env=vector:LunarLander-v3", (2, 16, 1024)),
         (8, "--num_batches_to_accumulate=2", (4, 8, 256)),
         (64, "--worker_num_splits=1", (32, 1, 256)),
     ],
@@ -695,6 +696,23 @@ def test_the_envs_of_a_family_are_divided_among_the_cores_and_more_envs_make_min
 ) -> None:
     monkeypatch.setattr(Cores, "available", lambda: Cores(tuple(range(cores)), None))
 
-    config = read("--env=atari_pong", *words.split()).config
+    config = read(*(words if "--env" in words else f"--env=atari_pong {words}").split()).config
 
     assert (config.sampling.num_workers, config.sampling.num_envs_per_worker, config.learner.batch_size) == sizes
+
+
+def test_help_shows_the_sizes_that_a_run_on_these_cores_takes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Cores, "available", lambda: Cores(tuple(range(16)), None))
+
+    with pytest.raises(SystemExit):
+        read("--env=atari_pong", "--help=num_workers")
+
+    assert "default 16, from env family atari" in " ".join(capsys.readouterr().out.split())
+
+
+def test_what_the_kind_of_task_may_change_is_not_warned_of() -> None:
+    assert read(PLAIN_ENV, "--gae_lambda=0.9").warnings == []
+    assert len(read(PLAIN_ENV, "--gae_lambda=0.9", "--with_vtrace=True").warnings) == 1
+    assert len(read(PLAIN_ENV, "--rnn_size=64").warnings) == 1

@@ -117,13 +117,12 @@ def test_noted_differences_warn_and_free_ones_pass(tmp_path: Path) -> None:
     assert not FROZEN & NOTED
 
 
-def test_another_seed_is_refused_with_what_to_type_and_none_asks_for_no_seed(tmp_path: Path) -> None:
+def test_another_seed_is_noted_and_none_asks_for_no_seed(tmp_path: Path) -> None:
     write_config(tmp_path, CONFIG, {})
     saved = saved_in(tmp_path)
 
-    with pytest.raises(ConfigError, match=r"--seed=4: .* with --seed=3, .* another --experiment, or --restart_b"):
-        check_resume(saved, config_of({**values_of(CONFIG), "seed": 4}))
-
+    other = check_resume(saved, config_of({**values_of(CONFIG), "seed": 4}))
+    assert other == ["--seed=4: the run was started with --seed=3"]
     assert check_resume(saved, config_of({**values_of(CONFIG), "seed": None})) == []
     drawn_later = dataclasses.replace(saved, values={**saved.values, "seed": None})
     assert check_resume(drawn_later, config_of({**values_of(CONFIG), "seed": 4})) == []

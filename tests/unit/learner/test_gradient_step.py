@@ -199,6 +199,7 @@ def test_muon_leaves_rows_of_choices_to_adam(one_hot_max: int, left_out: str) ->
     towers = {name for name, weight in model.named_parameters() if name.startswith("tower") and weight.ndim >= 2}
     assert {name for name, weight in model.named_parameters() if id(weight) in hidden} == towers - {left_out}
     assert left_out in towers
+    assert ActorCritic(spec, ModelConfig(encoder_mlp_layers=(), one_hot_max=10)).hidden_matrices() == []
 
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
