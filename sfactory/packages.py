@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 # The extra of sfactory that installs a module; env families say so themselves of those that they need.
 EXTRAS: Mapping[str, str] = MappingProxyType({"imageio_ffmpeg": "video", "mpe2": "pettingzoo", "pygame": "video"})
@@ -59,6 +60,8 @@ def _installed_version(package: str) -> str:
 
 def _requirements_of(extra: str) -> list[Requirement]:
     """What sfactory needs with ``extra`` and not without it."""
+    from packaging.requirements import Requirement  # help needs none of it
+
     try:
         needed = [Requirement(line) for line in metadata.requires("sfactory") or []]
     except metadata.PackageNotFoundError:
@@ -68,10 +71,15 @@ def _requirements_of(extra: str) -> list[Requirement]:
 
 
 def _packages_of(extra: str) -> set[str]:
+    from packaging.utils import canonicalize_name
+
     return {canonicalize_name(each.name) for each in _requirements_of(extra)} or {""}
 
 
 def _packages_in(file: Path) -> set[str]:
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
     lines = file.read_text().splitlines() if file.is_file() else []
     return {canonicalize_name(Requirement(line).name) for line in lines if line and not line.startswith("#")}
 
