@@ -36,6 +36,7 @@ def run(argv: list[str], folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_the_page_is_a_program_that_does_all_of_it(tmp_path: Path) -> None:
     first, *others = BLOCKS
     assert first == PROGRAM
