@@ -138,14 +138,15 @@ def read_command_line(argv: Sequence[str], several_ranks: bool = False) -> Resol
     findings.problems += _untrusted(line, file, saved, values, sources)
     if findings.problems:
         raise ConfigError(findings.problems)
-    findings.warnings += warnings_of(config, findings.chosen, _unsure(Resolved(config, sources, [])))
+    chosen = {*layers[CONFIG_FILE], *layers[COMMAND_LINE], *_of_sources(saved, *_GIVEN)}
+    resolved = Resolved(config, sources, findings.warnings, frozenset(chosen), findings.changed)
     if prints:
         print(config_json(config, sources), flush=True)
-        if Resolved(config, sources, []).awaits_kind:
+        if resolved.awaits_kind:
             print(_BY_KIND, file=sys.stderr)
         raise SystemExit(0)
-    chosen = {*layers[CONFIG_FILE], *layers[COMMAND_LINE], *_of_sources(saved, *_GIVEN)}
-    return Resolved(config, sources, findings.warnings, frozenset(chosen), findings.changed)
+    resolved.warnings.extend(warnings_of(config, findings.chosen, _unsure(resolved)))
+    return resolved
 
 
 def with_critic_group(resolved: Resolved, has_groups: bool) -> Resolved:

@@ -34,7 +34,7 @@ _LONGEST_NAME = 100
 _EXPERIMENT = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{_LONGEST_NAME - 1}}}")
 _DEVICE = re.compile(r"auto|cpu|gpu|cuda(:\d{1,4})?", re.ASCII)
 _SEVERAL_DEVICES = re.compile(r"(cpu(,cpu)*|\d{1,4}(,\d{1,4})*)?", re.ASCII)
-_LARGEST_BATCH = 8  # times that of a family
+LARGEST_BATCH = 8  # minibatches are at most so many times those of two actors
 _LIMITS = ("train_for_env_steps", "train_for_frames")
 
 
@@ -107,11 +107,11 @@ def spread(values: Mapping[str, Any], family: Mapping[str, Any], unset: Collecti
         numbers = range(cores if waits else cores // 2, actors, -1)
         actors = next((number for number in numbers if total % (number * of_one) == 0), actors)
     if divides and actors > own:
-        envs = max(splits, total // max(actors, own) // splits * splits)
+        envs = max(splits, total // actors // splits * splits)
     if "batch_size" in unset:
         times = actors * envs * values["rollout"] / (total * family.get("rollout", values["rollout"]))
         # Where collection does not wait, slots bound how far it runs ahead, and little more does no harm.
-        batch *= min(max(1, math.ceil(times) if waits else int(times)), _LARGEST_BATCH)
+        batch *= min(max(1, math.ceil(times) if waits else int(times)), LARGEST_BATCH)
     return {name: new for name, new, old in zip(names, (actors, envs, batch), sizes, strict=True) if new != old}
 
 

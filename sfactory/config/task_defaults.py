@@ -14,7 +14,7 @@ from typing import Any
 from sfactory.config.flags import config_of, values_of
 from sfactory.config.population_rules import decided
 from sfactory.config.resolve import DEFAULT, Resolved
-from sfactory.config.run_rules import fitted
+from sfactory.config.run_rules import LARGEST_BATCH, fitted
 from sfactory.config.schema import Config, Kind
 from sfactory.config.trust import NETWORKS
 from sfactory.config.validation import find_problems
@@ -22,7 +22,6 @@ from sfactory.config.validation import find_problems
 _SLOW_US = 5000.0
 _ENVS_OF_GPU = 32  # a forward pass on a GPU takes about as long for twice as many rows
 _ROWS_OF_GPU = 8  # of a request, at least
-_LARGEST = 8  # minibatches are at most so many times those of two actors
 _LARGEST_ON_GPU = 16  # of images, which a GPU computes the faster the more there are
 _GPU = "gpu"  # the source of values that hold there
 
@@ -75,7 +74,7 @@ def with_task_defaults(
         chosen.pop("num_envs_per_worker", None)
     before = values_of(config)
     if "batch_size" in chosen:
-        largest = _LARGEST_ON_GPU if on_gpu and kind == "images" else _LARGEST
+        largest = _LARGEST_ON_GPU if on_gpu and kind == "images" else LARGEST_BATCH
         if "num_envs_per_worker" in chosen:
             chosen["num_envs_per_worker"] = _envs_of_a_dataset(before | chosen, largest, agents)
         chosen["batch_size"] = _batch_size(before | chosen, largest, agents)
