@@ -8,11 +8,6 @@ from dataclasses import dataclass
 _TOLERANCE = 2.0
 
 
-def linear_decay(initial: float, done: float, total: float) -> float:
-    """``initial`` at the start, 0 once ``done`` reaches ``total`` > 0 (both in the same unit), a line between."""
-    return initial * min(1.0, max(0.0, 1.0 - done / total))
-
-
 @dataclass(frozen=True)
 class PiecewiseLinear:
     """Linear interpolation. ``points``: (where, value), at least one, with ``where`` ascending."""

@@ -15,8 +15,8 @@ from typing import Any
 from sfactory.config.ancestors import ancestor_hint
 from sfactory.config.field import How, Mutable
 from sfactory.config.flags import Flag, all_flags, did_you_mean, values_of
+from sfactory.config.points import decays
 from sfactory.config.schema import Config
-from sfactory.config.training_rules import LINEAR_DECAY
 
 # The keys of a flag in ``pbt_hyperparameters``.
 _MIN, _MAX, _HOW = "min", "max", "how"
@@ -40,12 +40,13 @@ _OF_VTRACE: _Effect = (lambda config: config.algo.with_vtrace, "--with_vtrace=Tr
 _OF_ADAM: _Effect = (lambda config: config.optim.optimizer != "rmsprop", "--optimizer=adam")
 _EFFECTS: Mapping[str, _Effect] = {
     "learning_rate": (
-        lambda config: config.optim.lr_schedule in ("constant", LINEAR_DECAY),
+        lambda config: config.optim.lr_schedule == "constant" or decays(config.optim.lr_schedule),
         "--lr_schedule=constant",
     ),
     "exploration_loss_coeff": (
         lambda config: (
-            config.algo.exploration_loss != "none" and config.algo.exploration_loss_coeff_schedule in ("", LINEAR_DECAY)
+            config.algo.exploration_loss != "none"
+            and (not config.algo.exploration_loss_coeff_schedule or decays(config.algo.exploration_loss_coeff_schedule))
         ),
         "--exploration_loss=entropy and no points in --exploration_loss_coeff_schedule",
     ),

@@ -1,4 +1,4 @@
-"""Reads schedules as flags write them: ``0:5e-4,20e6:1e-6`` are (steps, value) points."""
+"""Reads schedules as flags write them: ``0:5e-4,20e6:1e-6`` are points, ``linear_decay`` is a fall to 0."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 from itertools import pairwise
 
 POINTS_FORM = "points as 0:5e-4,20e6:1e-6, which are trained env steps and the value there"
+LINEAR_DECAY = "linear_decay"
+DECAY_FORM = f"{LINEAR_DECAY}, or {LINEAR_DECAY}:0.6:0.9, which starts to fall at 60% of the limit and is 0 from 90% on"
 
 
 def points_error(text: str) -> str | None:
@@ -16,6 +18,29 @@ def points_error(text: str) -> str | None:
     except ValueError as error:
         return f"must be {POINTS_FORM}: {error}"
     return None
+
+
+def decays(text: str) -> bool:
+    """Whether the schedule ``text`` is a linear decay, of a right form or not."""
+    return text.partition(":")[0] == LINEAR_DECAY
+
+
+def decay_error(text: str) -> str | None:
+    """The problem of a linear decay; None if it is fine."""
+    try:
+        decay_shares(text)
+    except ValueError:
+        return f"must be {DECAY_FORM}: 0 <= start < end <= 1"
+    return None
+
+
+def decay_shares(text: str) -> tuple[float, float]:
+    """The shares of the limit of env steps where a decay starts and where it is at 0. ValueError: another form."""
+    words = text.split(":")[1:] or ["0", "1"]
+    start, end = (float(word) for word in words)
+    if not 0 <= start < end <= 1:
+        raise ValueError(text)
+    return start, end
 
 
 def parse_points(text: str) -> tuple[tuple[float, float], ...]:

@@ -15,6 +15,7 @@ from typing import Any
 from sfactory.config.env_families import ONE_BY_ONE, find_family, flag_that_stays_one, makes_many_at_once
 from sfactory.config.env_names import env_name_of
 from sfactory.config.flags import values_of
+from sfactory.config.points import decays
 from sfactory.config.rule import (
     Refused,
     Rule,
@@ -28,7 +29,7 @@ from sfactory.config.rule import (
     refused_where_collection_waits,
 )
 from sfactory.config.schema import AUTO, Config, WrapperConfig
-from sfactory.config.training_rules import KL_ADAPTIVE, LINEAR_DECAY
+from sfactory.config.training_rules import KL_ADAPTIVE
 
 _LONGEST_NAME = 100
 _EXPERIMENT = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{_LONGEST_NAME - 1}}}")
@@ -199,8 +200,7 @@ def fitted(values: Mapping[str, Any], free: Collection[str], agents: int = 1) ->
 
 
 def _falls_without_end(schedule: str, config: Config) -> bool:
-    falls = values_of(config)[schedule] == LINEAR_DECAY
-    return falls and all(is_default(config, limit) for limit in _LIMITS)
+    return decays(values_of(config)[schedule]) and all(is_default(config, limit) for limit in _LIMITS)
 
 
 RUN_RULES = (

@@ -6,7 +6,7 @@ import importlib.util
 import math
 
 from sfactory.config.flags import did_you_mean
-from sfactory.config.points import POINTS_FORM, points_error
+from sfactory.config.points import DECAY_FORM, LINEAR_DECAY, POINTS_FORM, decay_error, decays, points_error
 from sfactory.config.rule import (
     WAITING,
     Rule,
@@ -24,7 +24,6 @@ from sfactory.config.trust import NETWORKS
 from sfactory.packages import install_command
 
 KL_ADAPTIVE = ("kl_adaptive_minibatch", "kl_adaptive_epoch")
-LINEAR_DECAY = "linear_decay"
 LR_WORDS = ("constant", LINEAR_DECAY, *KL_ADAPTIVE)
 # What training in a thread of its own depends on.
 _BACKGROUND = ("train_in_background_thread", *WAITING, "serial_mode")
@@ -229,8 +228,10 @@ NETWORK_RULES = (
 
 def _exploration_schedule(config: Config) -> str | None:
     text = config.algo.exploration_loss_coeff_schedule
-    error = None if text == LINEAR_DECAY else points_error(text)
-    return error and f"must be {LINEAR_DECAY} or {error.removeprefix('must be ')}"
+    if decays(text):
+        return decay_error(text)
+    error = points_error(text)
+    return error and f"must be {DECAY_FORM}; or {error.removeprefix('must be ')}"
 
 
 OBJECTIVE_RULES = (
@@ -277,6 +278,8 @@ def _rate_schedule(config: Config) -> str | None:
     text = config.optim.lr_schedule
     if text in LR_WORDS:
         return None
+    if decays(text):
+        return decay_error(text)
     choices = f"must be one of {', '.join(LR_WORDS)}, or "
     if ":" not in text:
         return f"{choices}{POINTS_FORM}{did_you_mean(text, LR_WORDS)}"

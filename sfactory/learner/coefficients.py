@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from sfactory.algo.schedules import PiecewiseLinear, kl_adaptive_rate, kl_penalty_weight, linear_decay
-from sfactory.config.points import parse_points
+from sfactory.algo.schedules import PiecewiseLinear, kl_adaptive_rate, kl_penalty_weight
+from sfactory.config.points import decay_shares, decays, parse_points
 from sfactory.config.schema import AlgoConfig, OptimConfig
-from sfactory.config.training_rules import KL_ADAPTIVE, LINEAR_DECAY, LR_WORDS
+from sfactory.config.training_rules import KL_ADAPTIVE
 from sfactory.learner.gradient_step import Rates
 from sfactory.learner.loss import Coefficient
 
@@ -30,12 +30,13 @@ class Coefficients:
 
     def __init__(self, optim: OptimConfig, algo: AlgoConfig, total_env_steps: int) -> None:
         """``total_env_steps``: where linear decay ends."""
-        self._optim, self._algo, self._total = optim, algo, total_env_steps
+        self._optim, self._algo = optim, algo
         self._rate_rule = kl_adaptive_rate(optim.lr_schedule_kl_threshold, optim.lr_adaptive_min, optim.lr_adaptive_max)
-        self._rate_points = None if optim.lr_schedule in LR_WORDS else _points(optim.lr_schedule)
-        self._value_points = _points(optim.value_lr_schedule)
-        self._decays = algo.exploration_loss_coeff_schedule == LINEAR_DECAY
-        self._exploration_points = None if self._decays else _points(algo.exploration_loss_coeff_schedule)
+        self._rate_line = _line(optim.lr_schedule, optim.learning_rate, total_env_steps)
+        self._value_line = _line(optim.value_lr_schedule, optim.value_lr, total_env_steps)
+        self._exploration_line = _line(
+            algo.exploration_loss_coeff_schedule, algo.exploration_loss_coeff, total_env_steps
+        )
         self._divergences: list[float] = []  # of the present epoch's updates
         self._rate, self._value_rate = optim.learning_rate, optim.value_lr
         self.exploration = algo.exploration_loss_coeff
@@ -79,16 +80,12 @@ class Coefficients:
 
     def at(self, env_steps: int) -> None:
         """Follow the schedules to ``env_steps``."""
-        if self._optim.lr_schedule == LINEAR_DECAY:
-            self._rate = linear_decay(self._optim.learning_rate, env_steps, self._total)
-        elif self._rate_points is not None:
-            self._rate = self._rate_points.value(env_steps)
-        if self._value_points is not None:
-            self._value_rate = self._value_points.value(env_steps)
-        if self._decays:
-            self.exploration = linear_decay(self._algo.exploration_loss_coeff, env_steps, self._total)
-        elif self._exploration_points is not None:
-            self.exploration = self._exploration_points.value(env_steps)
+        if self._rate_line is not None:
+            self._rate = self._rate_line.value(env_steps)
+        if self._value_line is not None:
+            self._value_rate = self._value_line.value(env_steps)
+        if self._exploration_line is not None:
+            self.exploration = self._exploration_line.value(env_steps)
 
     def after_update(self, kl: float) -> None:
         """Adapt after an update: ``kl`` is the divergence from the behavior policy on the update's minibatch."""
@@ -131,5 +128,9 @@ def standing_still(config: OptimConfig) -> OptimConfig:
     return replace(config, learning_rate=0.0, lr_schedule="constant", value_lr=0.0, value_lr_schedule="")
 
 
-def _points(text: str) -> PiecewiseLinear | None:
-    return PiecewiseLinear(parse_points(text)) if text else None
+def _line(schedule: str, initial: float, total: int) -> PiecewiseLinear | None:
+    """The values of points, or of a decay from ``initial`` by the limit ``total``; None if ``schedule`` is neither."""
+    if decays(schedule):
+        start, end = decay_shares(schedule)
+        return PiecewiseLinear(((start * total, initial), (end * total, 0.0)))
+    return PiecewiseLinear(parse_points(schedule)) if ":" in schedule else None

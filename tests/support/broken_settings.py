@@ -114,6 +114,7 @@ BROKEN: list[Row] = [
     ("learner_cores", {"learner_cores": 1, "set_workers_cpu_affinity": False}),
     ("exploration_loss_coeff_schedule", {"exploration_loss_coeff_schedule": "0:0.1", "exploration_loss": "none"}),
     ("exploration_loss_coeff_schedule", {"exploration_loss_coeff_schedule": "linear_decay"}),
+    ("lr_schedule", {"lr_schedule": "linear_decay:0.5:1"}),
     ("vtrace_drop_last_ts", {"vtrace_drop_last_ts": True, "rollout": 1}),
     ("use_target_net", {"use_target_net": True, "policy_loss": "pg"}),
     ("use_target_net", {"use_target_net": True, "with_vtrace": False}),

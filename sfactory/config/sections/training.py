@@ -193,8 +193,9 @@ class AlgoConfig:
     )
     exploration_loss_coeff_schedule: str = flag(
         "",
-        "linear_decay: exploration_loss_coeff falls to 0 at the limit of env steps or frames; points as 0:0.01,1e6:0 "
-        "(trained env steps:weight) replace it, linear in between; empty: exploration_loss_coeff throughout",
+        "linear_decay: exploration_loss_coeff falls to 0 at the limit of env steps or frames; linear_decay:0.6:0.9: "
+        "it falls from 60% of the limit on, to 0 at 90%; points as 0:0.01,1e6:0 (trained env steps:weight) replace it, "
+        "linear in between; empty: exploration_loss_coeff throughout",
     )
     kl_loss_coeff: float = flag(
         0.0, "weight of a penalty on KL(policy || behavior policy); 0 is off", ge=0, mutable=Mutable(1e-4, 100.0)
@@ -269,7 +270,8 @@ class OptimConfig:
     learning_rate: float = flag(1e-4, "the optimizer's learning rate", gt=0, mutable=Mutable(1e-7, 0.1, on="with_pbt"))
     lr_schedule: str = flag(
         "constant",
-        "schedule of the learning rate: constant; linear_decay, which falls to 0 at the limit of env steps or frames;"
+        "schedule of the learning rate: constant; linear_decay, which falls to 0 at the limit of env steps or frames,"
+        " or linear_decay:0.6:0.9, from 60% of the limit on and to 0 at 90%;"
         " kl_adaptive_minibatch or kl_adaptive_epoch, which keep the KL divergence of each minibatch's or epoch's "
         "update near lr_schedule_kl_threshold; or points as 0:5e-4,20e6:1e-6 (trained env steps:rate), linear in "
         "between, which replace learning_rate",

@@ -6,18 +6,10 @@ import math
 
 import pytest
 
-from sfactory.algo.schedules import KlAdaptive, PiecewiseLinear, kl_adaptive_rate, kl_penalty_weight, linear_decay
+from sfactory.algo.schedules import KlAdaptive, PiecewiseLinear, kl_adaptive_rate, kl_penalty_weight
 
 ADAPTIVE = kl_adaptive_rate(threshold=0.008, minimum=1e-6, maximum=1e-2)
 PENALTY = kl_penalty_weight(target=0.01)
-
-
-def test_linear_decay_falls_on_a_line_to_0_and_stays_there() -> None:
-    expected = {0: 1e-3, 250: 7.5e-4, 500: 5e-4, 999: 1e-6, 1000: 0.0, 2000: 0.0, -5: 1e-3}
-
-    found = {done: linear_decay(1e-3, done, 1000) for done in expected}
-
-    assert found == pytest.approx(expected, rel=1e-9, abs=1e-18)
 
 
 @pytest.mark.parametrize(

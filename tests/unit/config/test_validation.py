@@ -193,6 +193,11 @@ def test_every_rule_is_broken_by_a_row_of_the_table() -> None:
         ({"microbatch_size": 3, **GAE, "rollout": 1, "batch_size": 2**62}, "nearest are 2 and 4"),
         ({"lr_schedule": "kl_adaptive"}, "did you mean kl_adaptive_epoch or kl_adaptive_minibatch?"),
         ({"lr_schedule": "0:1e-3,20:1e-4,10:0"}, "constant, linear_decay"),
+        *(
+            ({schedule: f"linear_decay{shares}", "train_for_env_steps": 1000}, "linear_decay:0.6:0.9")
+            for schedule in ("lr_schedule", "exploration_loss_coeff_schedule")
+            for shares in (":", ":0.5", ":0.9:0.6", ":0:1.5", ":-1:1", ":nan:1", ":a:b", ":0:0.5:1")
+        ),
         ({"observers": ("my_hooks:Watch", "my_watcher", "my_hooks:", "a b:C")}, "'my_hooks:', 'a b:C'"),
         *(({"experiment": name}, "must be a plain name") for name in WRONG_NAMES),
     ],
@@ -212,6 +217,7 @@ def test_a_refusal_names_what_would_be_right(values: dict[str, Any], expected: s
         {"continuous_tanh_scale": 2.0, "adaptive_stddev": False, "normalize_input_keys": ("speed",)},
         *({"save_milestones_sec": seconds} for seconds in (0.001, -1.0)),
         {"lr_schedule": "linear_decay", "train_for_frames": 1_000_000},
+        {"exploration_loss_coeff_schedule": "linear_decay:0.5:1", "train_for_frames": 1_000_000},
         {**SMALL, "recurrence": 16},
         SYNCHRONOUS,
         *({**SYNCHRONOUS, "batch_size": 256 // count, "num_batches_per_epoch": count} for count in (2, 4)),

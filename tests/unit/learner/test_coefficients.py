@@ -44,16 +44,26 @@ def test_values_follow_their_schedules_exactly_from_the_start() -> None:
         assert exploration.exploration == expected
 
 
-def test_the_exploration_weight_falls_to_0_at_the_limit() -> None:
-    algo = {"exploration_loss_coeff_schedule": "linear_decay", "exploration_loss_coeff": 0.5}
-    coefficients = coefficients_of(algo=algo)
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("linear_decay", {0: 0.5, 250: 0.375, 500: 0.25, 1000: 0.0, 2000: 0.0}),
+        ("linear_decay:0.5:0.75", {0: 0.5, 250: 0.5, 500: 0.5, 625: 0.25, 750: 0.0, 2000: 0.0}),
+    ],
+)
+def test_a_decay_falls_on_a_line_to_0_and_stays_there(schedule: str, expected: dict[int, float]) -> None:
+    rate = coefficients_of({"lr_schedule": schedule, "learning_rate": 0.5})
+    weight = coefficients_of(algo={"exploration_loss_coeff_schedule": schedule, "exploration_loss_coeff": 0.5})
 
-    found = []
-    for env_steps in (0, 250, 1000, 2000):
-        coefficients.at(env_steps)
-        found.append(coefficients.exploration)
+    found_rates, found_weights = {}, {}
+    for env_steps in expected:
+        rate.at(env_steps)
+        weight.at(env_steps)
+        found_rates[env_steps] = rate.rates.policy
+        found_weights[env_steps] = weight.exploration
 
-    assert found == [0.5, 0.375, 0.0, 0.0]
+    assert found_rates == expected
+    assert found_weights == expected
 
 
 @pytest.mark.parametrize(
