@@ -18,6 +18,13 @@ now = time.monotonic
 BLOCK_S = 0.5
 PAUSE_S = 4 * BLOCK_S
 
+# How long a run takes to end after a signal, at most. Main waits for its processes to save, however long updates take;
+# then it closes envs (30 s in serial mode) and writes its last files. What has started the run ends it by force only
+# later: first the process that has started ranks, then what has started that one, such as the launcher.
+SAVE_MOST_S = 120.0
+RANKS_MOST_S = SAVE_MOST_S + 30.0
+RUN_MOST_S = RANKS_MOST_S + 10.0
+
 _SCALE = "SFACTORY_TIMEOUT_SCALE"
 
 

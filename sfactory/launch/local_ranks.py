@@ -25,6 +25,7 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters, rendezvou
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from sfactory.clock import RANKS_MOST_S
 from sfactory.config.flags import assigned
 from sfactory.errors import ExitCode, RankLost
 from sfactory.launch.tied_process import tied_command
@@ -34,7 +35,6 @@ from sfactory.system.gpu import require_gpu
 
 _ON_LOOPBACK = "sfactory-loopback"
 _LOOPBACK = "127.0.0.1"
-_SAVE_S = 150  # from a signal to SIGKILL; the processes of a rank end by themselves within two minutes
 
 
 class _MeetingOnLoopback(StaticTCPRendezvous):
@@ -75,7 +75,7 @@ def train_in_ranks(devices: Sequence[str], arguments: Sequence[str]) -> tuple[in
             rdzv_backend=_ON_LOOPBACK,
             max_restarts=0,
             signals_to_handle=",".join(listening),
-            shutdown_timeout=_SAVE_S,
+            shutdown_timeout=int(RANKS_MOST_S),
         )
         program, *words = tied_command([sys.executable, "-m", "sfactory.train", *arguments])
         how, code = "a signal", 0

@@ -13,7 +13,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 
 from sfactory.atomic import opened
-from sfactory.clock import Deadline
+from sfactory.clock import RUN_MOST_S, Deadline
 from sfactory.errors import ConfigError, named
 from sfactory.launch.jobs import Job, LaunchState, Status, print_line
 from sfactory.launch.tied_process import tied_command
@@ -22,7 +22,6 @@ from sfactory.process.signals import HANDLED, Interrupts
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 _POLL_S = 60.0  # longest wait
-_STOP_S = 30.0  # time for a run to save and end after a signal
 _CLEAN_UP_S = 2.0  # time to clean up after a run that was killed
 _TAIL_BYTES = 1 << 16
 _INTERRUPTED = frozenset(128 + signum for signum in HANDLED)
@@ -146,9 +145,10 @@ class LocalRuns:
             return
         self._waiting.clear()
         if self._grace is None:
-            self._grace = Deadline(_STOP_S)
+            self._grace = Deadline(RUN_MOST_S)
             if self._running:
-                print_line(f"{len(self._running)} runs are saving and ending; a second signal ends them at once")
+                count_and_time = f"{len(self._running)} runs are saving and ending, within {RUN_MOST_S:.0f} s"
+                print_line(f"{count_and_time}; a second signal ends them at once")
             for running in self._running.values():
                 _send(running, signum)
         elif count > 1 or self._grace.passed:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sfactory import atomic
+from sfactory.clock import RUN_MOST_S
 from sfactory.config.flags import assigned
 from sfactory.config.launcher import LauncherConfig
 from sfactory.errors import ConfigError, ResourceError, SFactoryError
@@ -21,7 +22,6 @@ _PLACE = re.compile(r"\{\{ *(\w+) *\}\}")
 _SBATCH = "sbatch"
 _SUBMIT_S = 60.0
 _TIMED_OUT = 124  # exit code of coreutils' timeout
-_KILL_AFTER_S = 60
 _PLACES = ("CMD", "CWD", "NAME", "GPU", "CPU", "PARTITION", "TIMEOUT")
 
 
@@ -114,7 +114,7 @@ class Batch:
             return shlex.join(["srun", *job.command])
         # timeout runs below srun, which does not pass SIGTERM on, but kills the step. With --foreground it signals the
         # run only, otherwise its process group, too.
-        timeout = ["timeout", "--foreground", f"--kill-after={_KILL_AFTER_S}", str(timeout_s)]
+        timeout = ["timeout", "--foreground", f"--kill-after={RUN_MOST_S:.0f}", str(timeout_s)]
         return (
             f"{shlex.join(['srun', *timeout, *job.command])}\n"
             f'code=$?\nif [ $code -eq {_TIMED_OUT} ]; then scontrol requeue "$SLURM_JOB_ID"; fi\n'

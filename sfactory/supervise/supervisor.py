@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from sfactory.clock import TIMEOUTS, Deadline, now
+from sfactory.clock import SAVE_MOST_S, TIMEOUTS, Deadline, now
 from sfactory.errors import CannotSaveError, SFactoryError
 from sfactory.layout import LEARNERS, is_learner
 from sfactory.process.signals import Interrupts
@@ -23,7 +23,6 @@ log = logging.getLogger(__name__)
 
 BEAT_S = 0.25
 _SAVE_GRACE_S = TIMEOUTS.save_grace
-_MOST_GRACE_S = 120.0  # however long updates take; a second signal ends the run at once
 _STOP_GRACE_S = 3.0
 
 
@@ -172,7 +171,7 @@ class Supervisor:
         """Longer where updates or saves have taken long: a learner saves once its update is over, and often twice."""
         updates, saves = (self._status.values(field, LEARNERS) for field in ("update_s", "save_s"))
         slowest = max((update + save for update, save in zip(updates, saves, strict=True)), default=0.0)
-        return min(_SAVE_GRACE_S + 2 * slowest, _MOST_GRACE_S)
+        return min(_SAVE_GRACE_S + 2 * slowest, SAVE_MOST_S)  # a second signal ends the run at once
 
     def _kill_rest(self) -> None:
         killed = self._process_group.kill()

@@ -65,7 +65,7 @@ def test_without_gpus_and_with_a_timeout(tmp_path: Path) -> None:
     script = lines(tmp_path, slurm_gpus_per_job=0, slurm_cpus_per_gpu=3, slurm_timeout=3600)
 
     assert script[5:7] == ["#SBATCH --cpus-per-task=3", "#SBATCH --requeue"]
-    assert script[-4].startswith("srun timeout --foreground --kill-after=60 3600 ")
+    assert script[-4].startswith("srun timeout --foreground --kill-after=160 3600 ")
     assert script[-3:] == [
         "code=$?",
         'if [ $code -eq 124 ]; then scontrol requeue "$SLURM_JOB_ID"; fi',

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import connection
 from pathlib import Path
 
 import pytest
 
+from sfactory import clock
 from sfactory.clock import now
 from sfactory.errors import ConfigError, RunDirError
+from sfactory.launch import run_processes
 from sfactory.launch.jobs import NAME, Entry, Job, LaunchState
 from sfactory.launch.run_processes import Gpus, LocalRuns, devices, last_line
 from sfactory.process.signals import Interrupts
+from tests.support.processes import eventually
 
 
 def test_entries_are_saved_and_loaded_by_one_launcher_at_a_time(tmp_path: Path) -> None:
@@ -85,6 +93,35 @@ def test_launcher_whose_run_cannot_be_started_ends_at_once(tmp_path: Path) -> No
 
     assert launch_state.entry("a").status == "failed"
     assert now() - start < 10
+
+
+class SlowToSave(Job):
+    """A process that needs half a second to save after a signal."""
+
+    @property
+    def command(self) -> list[str]:
+        save = "signal.signal(15, lambda *_: (time.sleep(0.5), sys.exit(143)))"
+        return [sys.executable, "-c", f"import signal, sys, time; {save}; print('ready', flush=True); signal.pause()"]
+
+
+def test_run_that_takes_long_to_save_is_not_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Time passes a hundred times faster, so that half a second is 50 s.
+    monkeypatch.setattr(clock, "now", lambda: 100 * time.monotonic())
+    monkeypatch.setattr(run_processes, "wait", lambda fds, within_s: connection.wait(fds, within_s / 100))
+    job, interrupts = SlowToSave("a", tmp_path, (), {}), Interrupts()
+    interrupts.raising = False
+
+    def signal_once_ready() -> None:
+        assert eventually(lambda: job.log_path.exists() and "ready" in job.log_path.read_text(), 60)
+        interrupts._handle(signal.SIGTERM, None)
+
+    with LaunchState.opened(tmp_path) as launch_state, ThreadPoolExecutor() as pool:
+        signalled = pool.submit(signal_once_ready)
+        LocalRuns([job], launch_state, interrupts, 1, Gpus([None], 1), pause_s=0).run()
+        signalled.result()
+    interrupts.restore()
+
+    assert (launch_state.entry("a").status, launch_state.entry("a").exit_code) == ("interrupted", 143)
 
 
 def test_devices_are_the_visible_ones() -> None:
