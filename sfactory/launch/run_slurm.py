@@ -90,7 +90,9 @@ class Batch:
             *([] if partition is None else [f"--partition={partition}"]),
             "--requeue",
         ]
-        variables = [f"export {name}={shlex.quote(value)}" for name, value in job.env_vars.items()]
+        # Since Slurm 22.05 a step does not inherit --cpus-per-task of its job, and would get one core.
+        cores = f"export SRUN_CPUS_PER_TASK=${{SLURM_CPUS_PER_TASK:-{self._cpus}}}"
+        variables = [cores, *(f"export {name}={shlex.quote(value)}" for name, value in job.env_vars.items())]
         places = {
             "CMD": self._command(job),
             "CWD": shlex.quote(os.getcwd()),
@@ -115,11 +117,10 @@ class Batch:
         # timeout runs below srun, which does not pass SIGTERM on, but kills the step. With --foreground it signals the
         # run only, otherwise its process group, too.
         timeout = ["timeout", "--foreground", f"--kill-after={RUN_MOST_S:.0f}", str(timeout_s)]
-        return (
-            f"{shlex.join(['srun', *timeout, *job.command])}\n"
-            f'code=$?\nif [ $code -eq {_TIMED_OUT} ]; then scontrol requeue "$SLURM_JOB_ID"; fi\n'
-            "exit $code"
-        )
+        run = shlex.join(["srun", *timeout, *job.command])
+        requeue = f'code=$?; if [ $code -eq {_TIMED_OUT} ]; then scontrol requeue "$SLURM_JOB_ID"; fi; exit $code'
+        # One command, so that a template may use it as any other, and its own set -e does not end this before.
+        return shlex.join(["bash", "-c", f"{run}; {requeue}"])
 
 
 def _read_template(path: str | None) -> tuple[str, list[str]]:

@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,7 @@ def test_script_requests_resources_and_starts_the_run(tmp_path: Path) -> None:
         "#SBATCH --partition=gpu,long",
         "#SBATCH --requeue",
         "",
+        "export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-8}",
         "export A='it'\"'\"'s'",
         f"cd {shlex.quote(str(Path.cwd()))}",
         shlex.join(["srun", *job(tmp_path).command]),
@@ -65,12 +67,54 @@ def test_without_gpus_and_with_a_timeout(tmp_path: Path) -> None:
     script = lines(tmp_path, slurm_gpus_per_job=0, slurm_cpus_per_gpu=3, slurm_timeout=3600)
 
     assert script[5:7] == ["#SBATCH --cpus-per-task=3", "#SBATCH --requeue"]
-    assert script[-4].startswith("srun timeout --foreground --kill-after=160 3600 ")
-    assert script[-3:] == [
-        "code=$?",
-        'if [ $code -eq 124 ]; then scontrol requeue "$SLURM_JOB_ID"; fi',
-        "exit $code",  # a failed run must not count as completed
-    ]
+    assert script[-1].startswith("bash -c 'srun timeout --foreground --kill-after=160 3600 ")
+
+
+OF_A_JOB = {
+    "srun": 'echo "$SRUN_CPUS_PER_TASK" >> cores; exit $ENDS_WITH',
+    "scontrol": 'echo "$@" >> requeued',
+}
+
+
+def programs(folder: Path, bodies: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Puts stand-ins for Slurm's programs first on the path, and makes ``folder`` the current directory."""
+    for name, body in bodies.items():
+        (folder / name).write_text(f"#!/bin/bash\n{body}\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{{ CMD }}", "set -eu\n{{ CMD }}\necho after", "set -euo pipefail\n{{ CMD }} | cat", "exec nice {{ CMD }}"],
+)
+@pytest.mark.parametrize(("ends_with", "requeued"), [(124, "requeue 17\n"), (70, ""), (0, "")])
+def test_run_whose_time_is_over_is_queued_again_by_any_template(
+    template: str, ends_with: int, requeued: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs(tmp_path, OF_A_JOB, monkeypatch)
+    monkeypatch.setenv("ENDS_WITH", str(ends_with))
+    (tmp_path / "template").write_text(template)
+    lines(tmp_path, slurm_sbatch_template="template", slurm_timeout=3600)
+
+    code = subprocess.run(["bash", tmp_path / "slurm" / "e.sh"], check=False).returncode
+
+    (tmp_path / "requeued").touch()
+    assert (code, (tmp_path / "requeued").read_text()) == (ends_with, requeued)
+
+
+def test_run_has_all_cores_of_its_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs(tmp_path, OF_A_JOB, monkeypatch)
+    monkeypatch.setenv("ENDS_WITH", "0")
+    lines(tmp_path, slurm_gpus_per_job=0, slurm_cpus_per_gpu=6)
+
+    for cores in ("6", "12"):  # a template may ask for others
+        monkeypatch.setenv("SLURM_CPUS_PER_TASK", cores)
+        subprocess.run(["bash", tmp_path / "slurm" / "e.sh"], check=True)
+
+    assert (tmp_path / "cores").read_text() == "6\n12\n"
 
 
 def test_template_adds_its_own_lines(tmp_path: Path) -> None:
@@ -81,7 +125,8 @@ def test_template_adds_its_own_lines(tmp_path: Path) -> None:
 
     assert script[0] == "#!/bin/bash"
     command = shlex.join(["srun", *job(tmp_path).command])
-    assert script[8:] == ["#SBATCH --mem=4G", "", "export A='it'\"'\"'s'", "module load cuda", command, "echo e 1 14"]
+    assert script[8:10] == ["#SBATCH --mem=4G", ""]
+    assert script[11:] == ["export A='it'\"'\"'s'", "module load cuda", command, "echo e 1 14"]
 
 
 def test_all_problems_of_slurm_flags_are_reported(tmp_path: Path) -> None:
@@ -103,12 +148,8 @@ def test_the_script_of_the_tutorial_has_ranks_save_and_queues_them_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = ROOT / "docs" / "examples" / "ranks.sbatch"
-    for name, body in OF_THE_TUTORIAL.items():
-        (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.chdir(tmp_path)
-    for name, value in (("JOB_ID", 17), ("JOB_NODELIST", "n[1-2]"), ("JOB_NUM_NODES", 2), ("GPUS_ON_NODE", 4)):
+    programs(tmp_path, OF_THE_TUTORIAL, monkeypatch)
+    for name, value in (("JOB_NODELIST", "n[1-2]"), ("JOB_NUM_NODES", 2), ("GPUS_ON_NODE", 4)):
         monkeypatch.setenv(f"SLURM_{name}", str(value))
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "48")
 
