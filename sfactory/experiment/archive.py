@@ -1,8 +1,9 @@
-"""Moves an earlier run of the same name out of the way of a new one.
+"""Moves an earlier run of the same name out of the way of a new one, and back if the new one saves no training.
 
 NOTE [Nothing is deleted]: only a run that an earlier overwrite moved is ever removed, file by file, and only if its
-folder holds nothing but files that sfactory wrote for a run of this name. A folder with anything else in it, a run that
-was resumed under its new name, or one in use stays, and the new folder gets another number.
+folder holds nothing but files that sfactory wrote for a run of this name. One that has trained is removed only for
+another one that has, and only once the run that replaces both has a checkpoint. A folder with anything else in it, a
+run that was resumed under its new name, or one in use stays, and the new folder gets another number.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import logging
 import os
 import re
 import stat
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +22,7 @@ from sfactory import atomic
 from sfactory.checkpoint.directory import MILESTONES, is_checkpoint
 from sfactory.config.saved_config import CONFIG_NAME, METRICS_NAME, RUN_NAME, SUMMARY_NAME, VIDEOS_NAME
 from sfactory.errors import RunDirError
-from sfactory.experiment.run_dir import LOCK_NAME, RunDir
+from sfactory.experiment.run_dir import LOCK_NAME, RunDir, trained_checkpoints
 
 _CHECKPOINTS = re.compile(r"checkpoint_p\d+")
 _UNFINISHED = re.compile(r"\.tmp-\d+-[0-9a-f]{12}")
@@ -32,32 +35,105 @@ _FOLDERS = re.compile(
     rf"policy_\d+(/events\.out\.tfevents\.[^/]+)?|{VIDEOS_NAME}(/(eval_\d+\.(mp4|gif)|{_UNFINISHED.pattern}))?"
 )
 
+Behavior = Literal["restart", "overwrite"]
+
 _log = logging.getLogger(__name__)
 
 
-def archive_run(rundir: RunDir, behavior: Literal["restart", "overwrite"]) -> Path | None:
-    """Give ``rundir`` a new, empty folder; returns where the old one is now, None if it was empty.
+class EarlierRun:
+    """What a start finds under the name of its run: it is put back if the start saves no training.
 
-    Raises RunDirError if it cannot be moved.
+    archived: where the run is, if this start has taken its name.
     """
-    if all(entry.name == LOCK_NAME for entry in rundir.path.iterdir()):
-        return None
-    name, numbers = rundir.path.name, (f"{number:04d}" for number in itertools.count(1))
-    if behavior == "restart":
-        candidates = (rundir.path.with_name(f"{name}_old{number}") for number in numbers)
-        target = next(folder for folder in candidates if not os.path.lexists(folder))
-    else:
-        candidates = (rundir.path.with_name(f"{name}_overwritten{number}") for number in itertools.chain([""], numbers))
-        target = next(folder for folder in candidates if _is_free(folder, name))
-    rundir.move_to(target)
-    _log.info("the earlier run %s is now %s", rundir.path, target)
-    return target
 
+    def __init__(self, run_dir: RunDir) -> None:
+        self._run_dir, self._trained = run_dir, trained_checkpoints(run_dir.path)
+        self._behavior: Behavior | None = None
+        self.archived: Path | None = None
 
-def _is_free(folder: Path, experiment: str) -> bool:
-    """Whether ``folder`` does not exist, or has been removed just now."""
-    if not os.path.lexists(folder):
+    def __enter__(self) -> EarlierRun:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if error is not None:
+            self.put_back()
+
+    def archive(self, behavior: Behavior) -> None:
+        """Give the run another name, and its folder's to a new, empty one. Raises RunDirError if that is not possible.
+
+        Nothing happens if the folder is empty.
+        """
+        path = self._run_dir.path
+        if all(entry.name == LOCK_NAME for entry in path.iterdir()):
+            return
+        self._behavior = behavior
+        target = self._free_name()
+        self._run_dir.move_to(target)
+        self._trained, self.archived = set(), target
+        _log.info("the earlier run %s is now %s", path, target)
+
+    def put_back(self) -> bool:
+        """For a start that has failed: undo ``archive`` if no training was saved; returns whether it is undone."""
+        if self.archived is None or self._run_dir.lost or trained_checkpoints(self._run_dir.path) != self._trained:
+            return False
+        path, aside = self._run_dir.path, self._free_name()
+        try:
+            self._run_dir.put_back(self.archived, aside)
+        except RunDirError as error:
+            _log.error("%s", error)
+            return False
+        where = f"; what this start has left is in {aside}" if aside.exists() else ""
+        _log.warning("this start has saved no training: the earlier run is %s again%s", path, where)
+        self.archived = None
         return True
+
+    def replace_older(self) -> None:
+        """At the end of a start that has trained: have the archived run replace what an earlier overwrite archived.
+
+        See NOTE [Nothing is deleted].
+        """
+        archived, path = self.archived, self._run_dir.path
+        if archived is None or self._behavior != "overwrite" or not trained_checkpoints(path):
+            return
+        for folder in itertools.takewhile(lambda folder: folder != archived, _archives(path, "overwrite")):
+            if _is_free(folder, path.name, even_trained=bool(trained_checkpoints(archived))):
+                try:
+                    with RunDir.open(archived.parent, archived.name):
+                        os.rename(archived, folder)
+                except (OSError, RunDirError) as error:
+                    _log.warning("%s keeps this name: %s", archived, error)
+                else:
+                    self.archived = folder
+                    _log.info("the earlier run %s is now %s", archived, folder)
+                return
+
+    def _free_name(self) -> Path:
+        """A name for an archived run. An overwrite frees one that holds a run without training."""
+        assert self._behavior is not None, "something is archived"
+        name = self._run_dir.path.name
+        is_free = _is_missing if self._behavior == "restart" else partial(_is_free, experiment=name, even_trained=False)
+        return next(filter(is_free, _archives(self._run_dir.path, self._behavior)))
+
+
+def _archives(path: Path, behavior: Behavior) -> Iterator[Path]:
+    """The names that archived runs of the name ``path`` get, in their order."""
+    numbers = (f"{number:04d}" for number in itertools.count(1))
+    suffixes = (f"old{number}" for number in numbers)
+    if behavior == "overwrite":
+        suffixes = (f"overwritten{number}" for number in itertools.chain([""], numbers))
+    return (path.with_name(f"{path.name}_{suffix}") for suffix in suffixes)
+
+
+def _is_missing(folder: Path) -> bool:
+    return not os.path.lexists(folder)
+
+
+def _is_free(folder: Path, experiment: str, even_trained: bool) -> bool:
+    """Whether ``folder`` does not exist, or was removed just now. even_trained: also one that has trained."""
+    if _is_missing(folder):
+        return True
+    if not even_trained and trained_checkpoints(folder):
+        return False
     reason = _cleared(folder, experiment)
     if reason is not None:
         _log.warning("%s is kept: %s", folder, reason)

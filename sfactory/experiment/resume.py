@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from sfactory.config.population_rules import learning_policies
 from sfactory.config.schema import Config
 from sfactory.errors import CheckpointError
 from sfactory.experiment.run_dir import RunDir
-from sfactory.experiment.summary import Summary
+from sfactory.experiment.summary import Result, Summary
 from sfactory.learner.checkpointing import SavedState
 from sfactory.learner.setup import Limits
 from sfactory.model.custom import own_parts
@@ -105,6 +106,25 @@ class Resumed:
         log.info(_FINISHED, self.env_steps, self.train_seconds)
         if changed:
             log.warning(_NO_EFFECT, "; ".join(changed))
+
+
+def summary_of(config: Config, resumed: Resumed | None, status: Result) -> Summary:
+    """The summary of a session that has trained nothing."""
+    resumed = resumed or Resumed()
+    earlier = resumed.summary
+    if earlier is not None and earlier.env_steps == resumed.env_steps:
+        return dataclasses.replace(earlier, status=status)
+    return Summary(
+        status=status,
+        env_steps=resumed.env_steps,
+        agent_steps=resumed.agent_steps,
+        frames=resumed.env_steps * config.frames_per_step,
+        train_seconds=resumed.train_seconds,
+        fps=resumed.env_steps / resumed.train_seconds if resumed.train_seconds else None,
+        episodes=0 if earlier is None else earlier.episodes,
+        best_episode_return_mean=resumed.best_return,
+        updates=resumed.updates,
+    )
 
 
 def _load(

@@ -9,6 +9,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from sfactory.system.operating_system import LINUX, lock, open_flags
 Status = Literal["running", "done", "interrupted", "failed"]
 
 LOCK_NAME = ".lock"
+_NUMBERS = re.compile(r"(?:checkpoint|best)_\d+_(\d+)")  # in the name of a checkpoint: train steps and env steps
 
 _log = logging.getLogger(__name__)
 
@@ -77,12 +79,9 @@ class RunDir:
 
     def _remove_what_is_new(self) -> None:
         """Remove the folders that ``open`` made, unless they hold more than the lock and the log of this start."""
-        files = [self.path / LOCK_NAME, self.log_path]
         with contextlib.suppress(OSError):  # it is empty, and may stay
-            if self.path in self._created and not self.lost and set(self.path.iterdir()) <= set(files):
-                for file in reversed(files):  # the lock last
-                    file.unlink(missing_ok=True)
-                for folder in self._created:
+            if self.path in self._created and not self.lost and _remove_without_content(self.path):
+                for folder in self._created[1:]:
                     folder.rmdir()
 
     def close(self) -> None:
@@ -112,6 +111,35 @@ class RunDir:
                 ) from error
             os.close(self._lock_fd)
             self._lock_fd = new_lock
+
+    def put_back(self, earlier: Path, aside: Path) -> None:
+        """Rename the folder to ``aside``, which does not exist, and own ``earlier`` under the old name instead.
+
+        ``aside`` is removed if it holds nothing but its lock and its log. Raises RunDirError if that is not possible,
+        as where another run uses ``earlier``; then it is still there.
+        """
+        assert self._lock_fd is not None
+        advice = "It stays there; resume it under that name."
+        with signals_held_back():
+            try:
+                new_lock = lock_file(earlier / LOCK_NAME, advice)
+                try:
+                    os.rename(self.path, aside)
+                    try:
+                        os.rename(earlier, self.path)
+                    except OSError:
+                        os.rename(aside, self.path)
+                        raise
+                except BaseException:
+                    os.close(new_lock)
+                    raise
+                atomic.fsync_dir(self.path.parent)
+            except OSError as error:
+                raise RunDirError(f"{earlier} could not be renamed to {self.path} again: {error}. {advice}") from error
+            os.close(self._lock_fd)
+            self._lock_fd = new_lock
+        with contextlib.suppress(OSError):
+            _remove_without_content(aside)
 
     @property
     def lost(self) -> bool:
@@ -184,6 +212,23 @@ class RunDir:
         except (OSError, ValueError, KeyError, TypeError) as error:
             keep_unreadable(self.run_json, error)
             return []
+
+
+def _remove_without_content(folder: Path) -> bool:
+    """Remove the folder of a run if it holds nothing but a lock and a log; returns whether it was. Raises OSError."""
+    files = [folder / LOG_NAME, folder / LOCK_NAME]
+    if not set(folder.iterdir()) <= set(files):
+        return False
+    for file in files:  # the lock last
+        file.unlink(missing_ok=True)
+    folder.rmdir()
+    return True
+
+
+def trained_checkpoints(run_dir: Path) -> set[str]:
+    """Checkpoints of all policies and kinds with steps in them, by their paths in the folder; nothing is loaded."""
+    found = {path: _NUMBERS.search(path.name) for path in run_dir.glob("checkpoint_p*/**/*.pth")}
+    return {str(path.relative_to(run_dir)) for path, numbers in found.items() if numbers and int(numbers[1])}
 
 
 def saved_env_steps(run_dir: Path) -> int:

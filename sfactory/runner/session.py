@@ -25,10 +25,10 @@ from sfactory.config.schema import Config
 from sfactory.config.task_defaults import depends_on_step_time
 from sfactory.env.factory import EnvFactory
 from sfactory.errors import MOST_OF_REPORT, CannotSaveError, CheckpointError, ConfigError, clean
-from sfactory.experiment.archive import archive_run
-from sfactory.experiment.resume import Resumed
+from sfactory.experiment.archive import EarlierRun
+from sfactory.experiment.resume import Resumed, summary_of
 from sfactory.experiment.run_dir import RunDir
-from sfactory.experiment.summary import Outcome, Result, Summary, result_line
+from sfactory.experiment.summary import Outcome, Summary, result_line
 from sfactory.learner.hooks import Hooks
 from sfactory.learner.initial_weights import initial_weights
 from sfactory.learner.setup import Limits
@@ -36,7 +36,7 @@ from sfactory.model.custom import own_parts
 from sfactory.model.precision import times_convolutions
 from sfactory.planning.env_probe import probe_env
 from sfactory.planning.plan import Plan, choose_device, fitted_to_env, plan_run, require_mapping, steps_are_timed
-from sfactory.process.command import resume_command, tuned_command
+from sfactory.process.command import resume_command, train_command, tuned_command
 from sfactory.process.signals import Interrupted, Interrupts, stdout_to_stderr
 from sfactory.process.spawn import Spawner
 from sfactory.ranks.place import LAST_LINE, ONE_RANK, Place
@@ -86,8 +86,8 @@ class Session:
         Raises SFactoryError if the run was refused before it started.
         """
         observers = _make_observers(self._config, self._interrupts, observing)
-        with self._open_run_dir() as run_dir:
-            plan = self._plan_and_archive(run_dir)
+        with self._open_run_dir() as run_dir, EarlierRun(run_dir) as earlier:
+            plan = self._plan_and_archive(earlier)
             console = _open_console(self._config, run_dir, self._spawner)
             resumed: Resumed | None = None
             try:
@@ -99,7 +99,7 @@ class Session:
                     _log.warning("%s", warning)
                 if resumed is not None and resumed.finished(self._config):
                     resumed.say_finished(self._resolved.changed)
-                    outcome = Outcome("done", _summary_of(self._config, resumed, "done"), None)
+                    outcome = Outcome("done", summary_of(self._config, resumed, "done"), None)
                 else:
                     for change in self._resolved.changed:
                         _log.warning("%s; it resumes with the new value", change)
@@ -109,36 +109,21 @@ class Session:
                     self.has_begun = True
                     run_dir.write_run_json("running", argv=self._arguments, seed=self._seed)
                     _log_start(self._config, plan, resumed, run_dir, self._place)
-                    context = RunContext(
-                        config=self._config,
-                        seed=self._seed,
-                        plan=plan,
-                        run_dir=run_dir,
-                        resumed=resumed or Resumed(),
-                        console=console,
-                        observers=observers,
-                        spawner=self._spawner,
-                        interrupts=self._interrupts,
-                        started_at=self._started_at,
-                        worker_restarts=RestartBudget("max_worker_restarts", self._config.sampling.max_worker_restarts),
-                        run_restarts=RestartBudget("max_restarts", self._config.run.max_restarts),
-                        place=self._place,
-                    )
-                    outcome = run_with_restarts(context)
+                    outcome = run_with_restarts(self._context(plan, run_dir, resumed, console, observers))
             except Interrupted:
                 self._interrupts.raising = False
                 if resumed is None:
                     with contextlib.suppress(CheckpointError):  # the next start reports damaged ones
                         resumed = Resumed.from_checkpoint(run_dir, self._config)
                 saved_env_steps = None if resumed is None else resumed.env_steps
-                summary = _summary_of(self._config, resumed, "interrupted")
+                summary = summary_of(self._config, resumed, "interrupted")
                 outcome = Outcome("interrupted", summary, None, saved_env_steps)
             except BaseException:
                 if self.has_begun:
                     run_dir.write_run_json("failed", argv=self._arguments, seed=self._seed)
                 console.close()
                 raise
-            return self._conclude(outcome, observers, run_dir, console)
+            return self._conclude(outcome, observers, run_dir, earlier, console)
 
     def benchmark(self) -> BenchmarkResult:
         """Measure throughput."""
@@ -204,13 +189,33 @@ class Session:
             _log.info("--inference=auto is %s: %s", plan.layout.inference, plan.why_inference)
         return plan
 
-    def _plan_and_archive(self, run_dir: RunDir) -> Plan | None:
+    def _context(
+        self, plan: Plan, run_dir: RunDir, resumed: Resumed | None, console: Console, observers: Observers
+    ) -> RunContext:
+        """What the run works with."""
+        return RunContext(
+            config=self._config,
+            seed=self._seed,
+            plan=plan,
+            run_dir=run_dir,
+            resumed=resumed or Resumed(),
+            console=console,
+            observers=observers,
+            spawner=self._spawner,
+            interrupts=self._interrupts,
+            started_at=self._started_at,
+            worker_restarts=RestartBudget("max_worker_restarts", self._config.sampling.max_worker_restarts),
+            run_restarts=RestartBudget("max_restarts", self._config.run.max_restarts),
+            place=self._place,
+        )
+
+    def _plan_and_archive(self, earlier: EarlierRun) -> Plan | None:
         """If the flags say so, archive an earlier run, and return the plan of this one, which is made first."""
         behavior = self._config.run.restart_behavior
         if behavior == "resume":
             return None
         plan = self.plan()
-        archive_run(run_dir, behavior)
+        earlier.archive(behavior)
         return plan
 
     def _tune(self, plan: Plan, console: Console) -> Plan:
@@ -232,7 +237,9 @@ class Session:
         self._started_at = now()  # the time to the first step counts from the end of the trials
         return plan
 
-    def _conclude(self, ended: Outcome, observers: Observers, run_dir: RunDir, console: Console) -> Outcome:
+    def _conclude(
+        self, ended: Outcome, observers: Observers, run_dir: RunDir, earlier: EarlierRun, console: Console
+    ) -> Outcome:
         """Record how the session ended, end the observers, and print the last lines on stderr."""
         _write_summary(ended, run_dir)  # before the observers: one may take minutes to end
         outcome = observers.end(ended)
@@ -242,13 +249,17 @@ class Session:
         run_dir.write_run_json(outcome.status, argv=self._arguments, seed=self._seed)
         if error is not None and str(error) != error.headline:  # the last line has the headline
             console.message(f"error: {clean(str(error), MOST_OF_REPORT)}", logging.ERROR)
+        command = resume_command(self._arguments, _from_file(self._resolved))
+        if (outcome.status == "failed" or not self.has_begun) and earlier.put_back():
+            command = train_command(self._arguments)  # the run of this name is not the one that was started
+        earlier.replace_older()
         line = result_line(
             outcome.status,
             env_steps=summary.env_steps,
             return_mean=summary.episode_return_mean,
             cause="" if error is None else error.headline,
             saved_env_steps=outcome.saved_env_steps,
-            resume_command="" if run_dir.lost else resume_command(self._arguments, _from_file(self._resolved)),
+            resume_command="" if run_dir.lost else command,
         )
         if self._place.rank:  # the first rank has the result
             line = f"rank {self._place.rank} {outcome.status}{'' if error is None else f': {error.headline}'}"
@@ -268,7 +279,7 @@ def _write_summary(outcome: Outcome, run_dir: RunDir) -> None:
 def summary_of_unopened(config: Config) -> Summary:
     """The summary of a run that was interrupted before its directory was opened."""
     earlier = Summary.read(Path(config.run.train_dir) / config.run.experiment / SUMMARY_NAME)
-    return dataclasses.replace(earlier or _summary_of(config, None, "interrupted"), status="interrupted")
+    return dataclasses.replace(earlier or summary_of(config, None, "interrupted"), status="interrupted")
 
 
 def _with_seed(resolved: Resolved) -> tuple[Resolved, int]:
@@ -376,22 +387,3 @@ def _beside_the_usual(config: Config, place: Place) -> Iterator[str]:
         yield f"member {population.pbt_member} of the population in {population.pbt_dir}"
     if algo.rnd:
         yield f"new observations earn a bonus: --rnd_coeff={algo.rnd_coeff:g}, not part of any return that is shown"
-
-
-def _summary_of(config: Config, resumed: Resumed | None, status: Result) -> Summary:
-    """The summary of a session that has trained nothing."""
-    resumed = resumed or Resumed()
-    earlier = resumed.summary
-    if earlier is not None and earlier.env_steps == resumed.env_steps:
-        return dataclasses.replace(earlier, status=status)
-    return Summary(
-        status=status,
-        env_steps=resumed.env_steps,
-        agent_steps=resumed.agent_steps,
-        frames=resumed.env_steps * config.frames_per_step,
-        train_seconds=resumed.train_seconds,
-        fps=resumed.env_steps / resumed.train_seconds if resumed.train_seconds else None,
-        episodes=0 if earlier is None else earlier.episodes,
-        best_episode_return_mean=resumed.best_return,
-        updates=resumed.updates,
-    )

@@ -25,7 +25,8 @@ class RunConfig:
     restart_behavior: Literal["resume", "restart", "overwrite"] = flag(
         "resume",
         "what happens to an existing run of this name: resume continues it; restart archives it as NAME_oldNNNN; "
-        "overwrite archives it, too, and replaces what an earlier overwrite archived (nothing else is ever deleted)",
+        "overwrite archives it, too, and once it has trained replaces what an earlier overwrite archived (nothing else "
+        "is ever deleted); a start that fails before it has saved any training puts the run back",
     )
     trust_run_dir: bool = flag(
         False,

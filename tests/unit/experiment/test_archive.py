@@ -14,7 +14,7 @@ import torch
 from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.config.flags import config_of
 from sfactory.config.saved_config import write_config
-from sfactory.experiment.archive import archive_run
+from sfactory.experiment.archive import EarlierRun
 from sfactory.experiment.run_dir import RunDir
 from tests.support.files import write_files
 
@@ -41,10 +41,79 @@ def fill(path: Path, mark: str, experiment: str = "exp") -> None:
 
 def again(train_dir: Path, behavior: Literal["restart", "overwrite"], mark: str) -> Path | None:
     """Start the run again with that behavior, and leave ``mark`` in its folder; returns where the old one went."""
-    with RunDir.open(train_dir, "exp") as run:
-        moved = archive_run(run, behavior)
+    with RunDir.open(train_dir, "exp") as run, EarlierRun(run) as earlier:
+        earlier.archive(behavior)
         fill(run.path, mark)
-    return moved
+        earlier.replace_older()
+    return earlier.archived
+
+
+def fails(train_dir: Path, behavior: Literal["restart", "overwrite"], mark: str, left: dict[str, str]) -> None:
+    """A start with that behavior that fails before it has trained, and leaves these files."""
+    with RunDir.open(train_dir, "exp") as run, EarlierRun(run) as earlier:
+        earlier.archive(behavior)
+        if left:
+            write_config(run.path, config_of({"env": mark, "experiment": "exp"}), {})
+        write_files(run.path, {"sf_log.txt": mark, **left})
+        assert earlier.put_back()
+        earlier.replace_older()
+        assert not run.lost
+
+
+@pytest.mark.parametrize(
+    ("behavior", "left"),
+    [
+        ("restart", {"exp_old0003": "failed", "exp_old0004": "failed again"}),
+        ("overwrite", {"exp_overwritten0002": "failed again"}),
+    ],
+)
+def test_starts_that_fail_before_they_train_cost_no_earlier_run(
+    tmp_path: Path, behavior: Literal["restart", "overwrite"], left: dict[str, str]
+) -> None:
+    for mark in ("first", "second"):
+        again(tmp_path, behavior, mark)
+    before = folders(tmp_path)
+
+    for mark in ("refused", "refused again"):
+        fails(tmp_path, behavior, mark, {})
+        assert folders(tmp_path) == before
+        assert len(list(tmp_path.iterdir())) == 2
+    for mark in ("failed", "failed again"):
+        fails(tmp_path, behavior, mark, {"checkpoint_p0/checkpoint_000000000_0.pth": "of no step"})
+
+    assert before["exp"] == "second"
+    assert folders(tmp_path) == before | left
+    with RunDir.open(tmp_path, "exp"):
+        assert len(list(tmp_path.iterdir())) == 2 + len(left)
+
+
+def test_a_run_that_has_not_trained_replaces_none_that_has(tmp_path: Path) -> None:
+    for mark in ("first", "second"):
+        again(tmp_path, "overwrite", mark)
+    with RunDir.open(tmp_path, "exp") as run, EarlierRun(run) as earlier:  # it is killed before it has saved
+        earlier.archive("overwrite")
+        write_config(run.path, config_of({"env": "killed", "experiment": "exp"}), {})
+
+    again(tmp_path, "overwrite", "third")
+
+    assert folders(tmp_path) == {
+        "exp": "third",
+        "exp_overwritten": "first",
+        "exp_overwritten0001": "second",
+        "exp_overwritten0002": "killed",
+    }
+
+
+def test_an_archived_run_that_is_in_use_is_not_put_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    again(tmp_path, "overwrite", "first")
+    with RunDir.open(tmp_path, "exp") as run, EarlierRun(run) as earlier:
+        earlier.archive("overwrite")
+        assert earlier.archived is not None
+        with RunDir.open(tmp_path, earlier.archived.name):
+            assert not earlier.put_back()
+
+    assert folders(tmp_path) == {"exp_overwritten": "first"}
+    assert "is in use by process" in caplog.text
 
 
 def folders(train_dir: Path) -> dict[str, str]:

@@ -18,7 +18,7 @@ import torch
 from sfactory.config.flags import config_of
 from sfactory.config.resolve import read_command_line
 from sfactory.errors import ExitCode
-from sfactory.experiment.resume import Resumed
+from sfactory.experiment.resume import Resumed, summary_of
 from sfactory.experiment.run_dir import RunDir
 from sfactory.experiment.summary import Summary
 from sfactory.messages import PolicyLag
@@ -159,9 +159,7 @@ def test_a_session_interrupted_at_its_start_has_the_summary_of_what_is_saved() -
     # A session that was killed has a checkpoint that is newer than its summary.
     killed = Resumed(env_steps=1500, train_seconds=30.0, updates=45, best_return=9.5, summary=EARLIER)
 
-    of_done, of_killed, of_fresh = (
-        session._summary_of(config, resumed, "interrupted") for resumed in (done, killed, None)
-    )
+    of_done, of_killed, of_fresh = (summary_of(config, resumed, "interrupted") for resumed in (done, killed, None))
 
     assert of_done == dataclasses.replace(EARLIER, status="interrupted")
     assert (of_killed.env_steps, of_killed.frames, of_killed.updates, of_killed.fps) == (1500, 6000, 45, 50.0)

@@ -1,0 +1,74 @@
+"""A start that fails before it has trained leaves the earlier run of its name as it was."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+from sfactory.config.resolve import read_command_line
+from sfactory.env.factory import EnvFactory
+from sfactory.errors import ConfigError, WorkerDied
+from sfactory.experiment.run_dir import saved_env_steps
+from sfactory.experiment.summary import Outcome
+from sfactory.planning.env_probe import Probed, examine
+from sfactory.process.signals import Interrupts
+from sfactory.process.spawn import Spawner
+from sfactory.report.observers import Observer, RunFacts
+from sfactory.runner import session
+from sfactory.runner.serial import SerialSampling
+
+ENV = "--env=sfactory_envs.synthetic.bandit:Bandit"
+FLAGS = "--serial_mode=True --device=cpu --task_defaults=False --num_workers=1 --num_envs_per_worker=2 --rollout=8"
+SIZES = "--batch_size=16 --num_batches_per_epoch=1 --encoder_mlp_layers 4 --with_tensorboard=False --experiment=run"
+
+
+class Refusing(Observer):
+    """Refuses the run that it is to observe, as a tracker does that is not logged in."""
+
+    def on_init(self, facts: RunFacts) -> None:
+        raise ConfigError(["no account"])
+
+
+@pytest.fixture(autouse=True)
+def _restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    def probed(_spawner: Spawner, factory: EnvFactory, *_: object, **__: object) -> Probed:
+        return examine(factory)
+
+    monkeypatch.setattr(session, "probe_env", probed)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+
+
+def start(folder: Path, *words: str, observing: Mapping[str, Observer] | None = None) -> Outcome:
+    argv = [*words, *FLAGS.split(), *SIZES.split(), f"--train_dir={folder}"]
+    with Interrupts() as interrupts, torch.random.fork_rng():
+        return session.Session(read_command_line(argv), argv, Spawner(), interrupts, 0.0).train(observing)
+
+
+def fail(*_: object) -> None:
+    raise WorkerDied("no licence is free")
+
+
+def test_a_run_is_back_under_its_name_after_starts_that_failed_before_they_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start(tmp_path, ENV, "--train_for_env_steps=32")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(SerialSampling, "make", fail)
+        for _ in range(2):
+            assert start(tmp_path, ENV, "--restart_behavior=overwrite").status == "failed"
+            assert saved_env_steps(tmp_path / "run") == 32
+    command = capsys.readouterr().err.splitlines()[-1].partition(" resume: ")[2]
+    assert "--restart_behavior=overwrite" in command
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="no account"):
+            start(tmp_path, ENV, "--restart_behavior=overwrite", observing={"account": Refusing()})
+        assert saved_env_steps(tmp_path / "run") == 32
+
+    assert start(tmp_path, ENV, "--restart_behavior=overwrite", "--train_for_env_steps=64").status == "done"
+    assert saved_env_steps(tmp_path / "run") == 64
+    assert saved_env_steps(tmp_path / "run_overwritten") == 32
