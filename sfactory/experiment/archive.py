@@ -1,4 +1,4 @@
-"""Moves an earlier run of the same name out of the way of a new one, and back if the new one saves no training.
+"""Moves an earlier run of the same name out of the way of a new one; undoes what a start that fails has changed.
 
 NOTE [Nothing is deleted]: only a run that an earlier overwrite moved is ever removed, file by file, and only if its
 folder holds nothing but files that sfactory wrote for a run of this name. One that has trained is removed only for
@@ -21,7 +21,7 @@ from typing import Literal
 from sfactory import atomic
 from sfactory.checkpoint.directory import MILESTONES, is_checkpoint
 from sfactory.config.saved_config import CONFIG_NAME, METRICS_NAME, RUN_NAME, SUMMARY_NAME, VIDEOS_NAME
-from sfactory.errors import RunDirError
+from sfactory.errors import Refused, RunDirError
 from sfactory.experiment.run_dir import LOCK_NAME, RunDir, trained_checkpoints
 
 _CHECKPOINTS = re.compile(r"checkpoint_p\d+")
@@ -48,6 +48,7 @@ class EarlierRun:
 
     def __init__(self, run_dir: RunDir) -> None:
         self._run_dir, self._trained = run_dir, trained_checkpoints(run_dir.path)
+        self._config = _content(run_dir.path / CONFIG_NAME)
         self._behavior: Behavior | None = None
         self.archived: Path | None = None
 
@@ -56,7 +57,7 @@ class EarlierRun:
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if error is not None:
-            self.put_back()
+            self.put_back(isinstance(error, Refused))
 
     def archive(self, behavior: Behavior) -> None:
         """Give the run another name, and its folder's to a new, empty one. Raises RunDirError if that is not possible.
@@ -72,9 +73,16 @@ class EarlierRun:
         self._trained, self.archived = set(), target
         _log.info("the earlier run %s is now %s", path, target)
 
-    def put_back(self) -> bool:
-        """For a start that has failed: undo ``archive`` if no training was saved; returns whether it is undone."""
-        if self.archived is None or self._run_dir.lost or trained_checkpoints(self._run_dir.path) != self._trained:
+    def put_back(self, refused: bool = False) -> bool:
+        """For a start that has failed: undo ``archive`` if no training was saved; returns whether it is undone.
+
+        Where nothing was archived, config.json gets its earlier content, so that the run keeps the flags that it was
+        trained with; a new run that is ``refused`` has none.
+        """
+        if self._run_dir.lost or not trained_checkpoints(self._run_dir.path) <= self._trained:
+            return False
+        if self.archived is None:
+            self._restore_config(refused)
             return False
         path, aside = self._run_dir.path, self._free_name()
         try:
@@ -107,12 +115,31 @@ class EarlierRun:
                     _log.info("the earlier run %s is now %s", archived, folder)
                 return
 
+    def _restore_config(self, refused: bool) -> None:
+        path = self._run_dir.path / CONFIG_NAME
+        try:
+            if self._config is None and refused:
+                path.unlink(missing_ok=True)
+            elif self._config is not None and self._config != _content(path):
+                atomic.write_bytes(path, self._config)
+                _log.warning("this start has saved no training: the run keeps the flags that it had before")
+        except OSError as error:
+            _log.error("%s keeps the flags of this start: %s", path, error)
+
     def _free_name(self) -> Path:
         """A name for an archived run. An overwrite frees one that holds a run without training."""
         assert self._behavior is not None, "something is archived"
         name = self._run_dir.path.name
         is_free = _is_missing if self._behavior == "restart" else partial(_is_free, experiment=name, even_trained=False)
         return next(filter(is_free, _archives(self._run_dir.path, self._behavior)))
+
+
+def _content(path: Path) -> bytes | None:
+    """What is in a file; None if there is none that can be read."""
+    try:
+        return atomic.read_bytes(path)
+    except OSError:
+        return None
 
 
 def _archives(path: Path, behavior: Behavior) -> Iterator[Path]:

@@ -226,9 +226,12 @@ def _remove_without_content(folder: Path) -> bool:
 
 
 def trained_checkpoints(run_dir: Path) -> set[str]:
-    """Checkpoints of all policies and kinds with steps in them, by their paths in the folder; nothing is loaded."""
+    """Checkpoints of all policies and kinds with steps in them, by folder and numbers; nothing is loaded.
+
+    One that was put aside stays the same.
+    """
     found = {path: _NUMBERS.search(path.name) for path in run_dir.glob("checkpoint_p*/**/*.pth")}
-    return {str(path.relative_to(run_dir)) for path, numbers in found.items() if numbers and int(numbers[1])}
+    return {str(path.with_name(numbers[0])) for path, numbers in found.items() if numbers and int(numbers[1])}
 
 
 def saved_env_steps(run_dir: Path) -> int:

@@ -72,3 +72,30 @@ def test_a_run_is_back_under_its_name_after_starts_that_failed_before_they_train
     assert start(tmp_path, ENV, "--restart_behavior=overwrite", "--train_for_env_steps=64").status == "done"
     assert saved_env_steps(tmp_path / "run") == 64
     assert saved_env_steps(tmp_path / "run_overwritten") == 32
+
+
+def test_flags_of_a_start_that_failed_before_it_trained_are_not_those_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(tmp_path, ENV, "--train_for_env_steps=32", "--env_kwargs", '{"length": 4}')
+    config = tmp_path / "run" / "config.json"
+    before = config.read_bytes()
+    given = ["--train_for_env_steps=64", "--max_bad_steps=7", "--env_kwargs", '{"length": 3}']
+
+    with pytest.raises(ConfigError, match="no account"):
+        start(tmp_path, ENV, *given, observing={"account": Refusing()})
+    assert config.read_bytes() == before
+    with monkeypatch.context() as broken:
+        broken.setattr(SerialSampling, "make", fail)
+        assert start(tmp_path, ENV, *given).status == "failed"
+    assert config.read_bytes() == before
+
+    assert start(tmp_path, ENV, *given).status == "done"
+    assert config.read_bytes() != before
+
+
+def test_a_new_run_that_is_refused_leaves_no_flags(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no account"):
+        start(tmp_path, ENV, observing={"account": Refusing()})
+
+    assert not (tmp_path / "run" / "config.json").exists()
