@@ -118,7 +118,8 @@ class ParallelAgents(_NamedAgents):
         if True not in active:
             raise BadAgents("no agent is in the env's agents after reset()")
         self._set(active, [False] * self._size)
-        return self._shown(observations, active, "reset()")
+        shown = self._shown(observations, active, "reset()")
+        return [obs if takes_part else None for obs, takes_part in zip(shown, active, strict=True)]
 
     def step(self, actions: Sequence[Any]) -> AgentsStep:
         """See AgentsEnv."""

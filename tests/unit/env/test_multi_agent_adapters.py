@@ -234,8 +234,23 @@ def test_an_agent_that_is_not_listed_and_has_not_ended_sleeps() -> None:
     assert (awake[0][1], awake[2].active) == ("y2", [True] * 3)
     assert later[2] is None
     assert [sorted(actions) for actions in env.taken] == [["x", "y", "z"], ["x", "z"], ["x", "y", "z"]]
-    env.start = ["x", "z"]
+
+
+def test_an_agent_that_is_not_listed_after_reset_sleeps_though_it_is_shown_something() -> None:
+    class ShowsAll(Parallel):
+        """Its reset shows what all agents would see."""
+
+        def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[Any, Any], dict[Any, Any]]:
+            self.agents = ["x", "z"]
+            return {agent: agent for agent in self.possible_agents}, {}
+
+    agents = agents_env_of(ShowsAll(("xyz", {}, {})))
+    assert agents is not None
+
     assert agents.reset() == ["x", None, "z"]
+    change = agents.step([0, 1, 2])[2]
+    assert change is not None
+    assert change.active == [True] * 3
 
 
 def test_when_no_agents_are_left_those_without_a_flag_are_truncated() -> None:
