@@ -19,6 +19,7 @@ If such a step returns no observation for the agent, its row t is invalid, becau
 computed. The row before it bootstraps from row t.
 
 An idle row shows zeros, is invalid, and no policy acts for it. A reward paid to an agent in it counts in returns alone.
+An agent that was active in no step of an episode of its env had none itself: its end is not counted or reported.
 
 The env's episode is over once those of all its agents are. If the last step truncated one, row t+1 is a truncation row
 for the whole env, which is reset in it. Otherwise the env is reset at once.
@@ -43,7 +44,7 @@ class Stops:
     terminated, truncated: active agents that ended their episode
     paused: agents that fell asleep
     lost: truncated or paused agents without an observation
-    ended: agents that ended their episode while they slept or waited
+    ended: agents that ended their episode while they slept or waited, but for those that never acted in it
     died: those of them that were terminated while they waited for a turn
     over: whether the env's episode is over
     """
@@ -61,18 +62,21 @@ class AgentActivity:
     """Which of the A agents of an env are active in the next step; see NOTE [Agent life].
 
     acting: [A] bool
+    acted: [A] bool - those that were active, or are in the next step, at any time of the episode
     showing: agents that are not active and show their last observation
     """
 
     def __init__(self, size: int, in_turns: bool = False) -> None:
         self._in_turns = in_turns
         self.acting = [True] * size
+        self.acted = [True] * size
         self.showing: list[int] = []
         self._over = [False] * size
 
     def begin(self, observations: Sequence[Any]) -> None:
         """A new episode; None stands for an agent that begins it asleep."""
         self.acting = [obs is not None for obs in observations]
+        self.acted = list(self.acting)
         self.showing = []
         self._over = [False] * len(observations)
 
@@ -100,7 +104,9 @@ class AgentActivity:
                 continue
             over = change.terminated[agent] or change.truncated[agent]
             stays = change.active[agent] and not over
-            if over and not self.acting[agent]:
+            if over and not self.acted[agent]:
+                pass
+            elif over and not self.acting[agent]:
                 stops.ended.append(agent)
                 if self._in_turns:
                     (stops.died if change.terminated[agent] else waiting).append(agent)
@@ -109,6 +115,7 @@ class AgentActivity:
             elif self.acting[agent] and not (stays or self._in_turns):
                 stops.paused.append(agent)
             self.acting[agent], self._over[agent] = stays, over
+            self.acted[agent] |= stays
         stopped = stops.truncated + stops.paused + waiting
         stops.lost = [agent for agent in stopped if observations[agent] is None]
         self.showing = [agent for agent in stopped if observations[agent] is not None]
@@ -121,6 +128,7 @@ class MultiAgentBatch(BaseBatch):
 
     agents: A
     over: envs (not rows) with an episode that ended with the last step
+    never_acted: rows of agents that were active in no step of it
     died: rows of agents that were terminated while they waited for a turn
     activities: of the agents of each env
     """
@@ -133,6 +141,7 @@ class MultiAgentBatch(BaseBatch):
         self.observations: list[Any] = [None] * self.size
         self.rewards: list[Any] = [0.0] * self.size
         self.over: list[int] = []
+        self.never_acted: list[int] = []
         self.died: list[int] = []
         self._blank = blank(envs[0].observation_space)
         self.activities = [AgentActivity(self.agents, envs[0].in_turns) for _ in envs]
@@ -206,7 +215,7 @@ class MultiAgentBatch(BaseBatch):
 
     def _clear(self) -> None:
         """Forget the last step; agents that are not active in the one that comes are idle in it."""
-        stopped = self.terminated, self.truncated, self.paused, self.ended, self.died, self.over
+        stopped = self.terminated, self.truncated, self.paused, self.ended, self.died, self.over, self.never_acted
         for rows in (*stopped, self.resumed, self.lost, self.broken, self._fresh):
             rows.clear()
         self.idle = list(self._next_idle)
@@ -233,6 +242,7 @@ class MultiAgentBatch(BaseBatch):
             self.extras.add(change.infos[agent], rows[agent])
         if stops.over:
             self.over.append(env)
+            self.never_acted += [row for row, acted in zip(rows, self.activities[env].acted, strict=True) if not acted]
             if self.activities[env].showing:  # the next step resets the env instead
                 self._resting.append(env)
                 self._steps[env] = partial(self._reset_late, env)

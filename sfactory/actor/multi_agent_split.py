@@ -137,18 +137,26 @@ class MultiAgentSplit(Split):
     def _report_team(self, env: int) -> None:
         """The episode of ``env`` is over: report its returns once to each policy that has played in it."""
         rows = slice(env * self.batch.agents, (env + 1) * self.batch.agents)
-        if self.assignment is not None and self.assignment.opponents is not None:
-            self.assignment.opponents.record(env, self.assignment.ids[rows], self._returns[rows])
-        stats = {EXTRA_STATS: team_stats(self._names, self._returns[rows].tolist())}
-        first = [0] if self.assignment is None else np.unique(self.assignment.ids[rows], return_index=True)[1]
-        for agent in first:
-            self.batch.extras.add(stats, rows.start + int(agent))
+        acted = [row not in self.batch.never_acted for row in range(rows.start, rows.stop)]
+        stats = {EXTRA_STATS: team_stats(self._names, self._returns[rows].tolist(), acted)}
+        played = rows.start + np.flatnonzero(acted)
+        if self.assignment is None:
+            reported = played[:1]
+        else:
+            ids = self.assignment.ids[played]
+            reported = played[np.unique(ids, return_index=True)[1]]
+            if self.assignment.opponents is not None:
+                self.assignment.opponents.record(env, ids, self._returns[played])
+        for row in reported.tolist():
+            self.batch.extras.add(stats, row)
         self._returns[rows] = 0.0
 
 
-def team_stats(agents: Sequence[str], returns: Sequence[float]) -> dict[str, float]:
-    """Returns of an env's episode by name: the sum over its agents, and that of each unless there are too many."""
+def team_stats(agents: Sequence[str], returns: Sequence[float], acted: Sequence[bool]) -> dict[str, float]:
+    """Returns of an env's episode by name: the sum over its agents, and that of each that has ``acted`` in it, unless
+    there are too many."""
     stats = {"team_return": float(sum(returns))}
     if len(agents) <= MOST_NAMED:
-        stats |= {f"return/{agent}": float(earned) for agent, earned in zip(agents, returns, strict=True)}
+        each = zip(agents, returns, acted, strict=True)
+        stats |= {f"return/{agent}": float(earned) for agent, earned, took_part in each if took_part}
     return stats

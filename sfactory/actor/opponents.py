@@ -49,12 +49,12 @@ class Opponents:
         return ids
 
     def record(self, env: int, ids: npt.NDArray[np.int16], returns: npt.NDArray[np.float64]) -> None:
-        """The episode of an env is over; ids, returns: [A] - of its agents. The side with the higher mean has won.
+        """The episode of an env is over; ids, returns: of its agents that acted. The side with the higher mean has won.
 
-        An episode during which a newer snapshot took the opponent's place counts for neither.
+        An episode in which only one side acted, or a newer snapshot took the opponent's place, counts for neither.
         """
         own = ids == 0
-        if own.all():
+        if own.all() or not own.any():
             return
         slot = int(ids[~own][0]) - 1
         if self._pool.env_steps(slot) == self._met[env]:

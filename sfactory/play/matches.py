@@ -173,12 +173,15 @@ def _points(
         for episode in player.episodes(
             config.episodes // 2, _NO_LIMIT, seed_at(config.seed, Branch.MATCH, *pair, side)
         ):
-            ahead = _mean(episode, env.agents, own) - _mean(episode, env.agents, theirs)
+            earned = [_returns(episode, env.agents, side) for side in (own, theirs)]
+            ahead = np.mean(earned[0]) - np.mean(earned[1]) if all(earned) else 0.0
             yield 0.5 + 0.5 * float(np.sign(ahead))
 
 
-def _mean(episode: Episode, agents: Sequence[str], side: Sequence[int]) -> float:
-    return sum(episode.stats[f"return/{agents[agent]}"] for agent in side) / len(side)
+def _returns(episode: Episode, agents: Sequence[str], side: Sequence[int]) -> list[float]:
+    """Of the agents of a side that acted."""
+    names = [f"return/{agents[agent]}" for agent in side]
+    return [episode.stats[name] for name in names if name in episode.stats]
 
 
 def _result(

@@ -35,7 +35,8 @@ class EnvFailed(SFactoryError):
 
 
 class Episode(NamedTuple):
-    """One whole episode: its raw return (with several agents the mean of theirs), and its length in env steps.
+    """One whole episode: its raw return (with several agents the mean over those that acted), and its length in env
+    steps.
 
     stats: the numbers of ``info["episode_extra_stats"]``, ``true_objective`` if ``info`` has it, and with several
     agents the returns of the team and of each agent.
@@ -170,8 +171,11 @@ class Player:
                 stops = self._activity.change(change, observations)
                 infos += [change.infos[agent] for agent in sorted(stops.terminated + stops.truncated + stops.ended)]
                 if stops.over:
-                    team = team_stats(self._spec.agents, returns) if self._spec.agents else {}
-                    return Episode(sum(returns) / len(returns), step, {**team, **self._stats(infos)})
+                    acted = self._activity.acted
+                    team = team_stats(self._spec.agents, returns, acted) if self._spec.agents else {}
+                    earned = [each for each, took_part in zip(returns, acted, strict=True) if took_part]
+                    mean = sum(earned) / len(earned) if earned else math.nan
+                    return Episode(mean, step, {**team, **self._stats(infos)})
             if self._previous is not None:
                 self._previous.record(self._acted, np.subtract(returns, before), idle, ())
         return None

@@ -21,7 +21,8 @@ class AgentCounts:
     """What checked rows held.
 
     kinds: rows by what they were. env_steps, agent_steps: valid ones. episodes: (return, length) of each agent's, in
-    the order of their ends. teams: what the agents of each episode of the env earned, agent by agent.
+    the order of their ends, but for agents that acted in no step of it. teams: what the agents of each episode of the
+    env earned, agent by agent, and which of them acted in it.
     """
 
     identity: int
@@ -29,7 +30,7 @@ class AgentCounts:
     env_steps: int = 0
     agent_steps: int = 0
     episodes: list[tuple[float, int]] = field(default_factory=list)
-    teams: list[list[float]] = field(default_factory=list)
+    teams: list[tuple[list[float], set[int]]] = field(default_factory=list)
 
 
 class _Check:
@@ -42,7 +43,7 @@ class _Check:
         self.episode, self.step, self.rests = 0, 0, False
         self.showing: set[int] = set()
         self.asleep: set[int] = set()  # those of them that are still in their episode
-        self.returns = [0.0] * rules.agents
+        self.returns, self.acted = [0.0] * rules.agents, set[int]()
         self.counts = AgentCounts(self.identity)
 
     def position(self, agent: int) -> Position:
@@ -80,8 +81,8 @@ class _Check:
         self.step, self.showing = after, stopped - hidden
         self.asleep = {agent for agent in self.showing if kinds[agent] == "asleep"}
         if self.step == self.rules.length(self.identity, self.episode):
-            self.counts.teams.append(self.returns)
-            self.returns = [0.0] * self.rules.agents
+            self.counts.teams.append((self.returns, self.acted))
+            self.returns, self.acted = [0.0] * self.rules.agents, set()
             self.rests = bool(self.showing)
             if not self.rests:
                 self.begin_episode()
@@ -128,7 +129,8 @@ class _Check:
         for agent, kind in enumerate(kinds):
             place, action = self.position(agent), int(self.rows.action[row, agent])
             self.returns[agent] += self.rules.idle_reward(place) if kind == "idle" else self.rules.reward(place, action)
-            if self.step + 1 == self.rules.until(self.identity, self.episode, agent):
+            self.acted |= set() if kind == "idle" else {agent}
+            if agent in self.acted and self.step + 1 == self.rules.until(self.identity, self.episode, agent):
                 self.counts.episodes.append((self.returns[agent], self.step + 1))
 
 

@@ -104,9 +104,10 @@ class Played:
         assert Counter(finished_episodes(self.split.episodes)) == due
         sent = extras_of(self.split)
         teams = [team for each in counted for team in each.teams]
-        assert Counter(sent.get("team_return", [])) == Counter(sum(team) for team in teams)
+        assert Counter(sent.get("team_return", [])) == Counter(sum(team) for team, _ in teams)
         for place, agent in enumerate(self.split.batch.envs[0].agents):
-            assert Counter(sent.get(f"return/{agent}", [])) == Counter(team[place] for team in teams)
+            due_of_agent = Counter(team[place] for team, acted in teams if place in acted)
+            assert Counter(sent.get(f"return/{agent}", [])) == due_of_agent
         obs = np.concatenate([slot["obs"][: self.rollout] for slot in self._kept])
         assert self.absent == {(int(row), int(column)) for row, column in np.argwhere(~obs.any(axis=2))}
         return counted

@@ -170,3 +170,18 @@ def test_an_episode_ends_with_its_last_agent_and_has_the_returns_of_each() -> No
     # An agent that shows nothing keeps the state after its last observation. Each episode begins with a fresh one.
     assert recorder.states == [[0, 0], [1, 1], [2, 2], [3, 2], [0, 0], [1, 1]]
     assert played(ScriptedAgents(), 2, steps=7)[0] == []  # no episode ends in time
+
+
+def test_the_mean_of_an_episode_is_over_the_agents_that_acted() -> None:
+    class BobSleeps(ScriptedAgents):
+        """Bob takes part in no step, and yet learns that his episode is over."""
+
+        def reset(self, *, seed: int | None = None) -> list[Any]:
+            return [super().reset(seed=seed)[0], None]
+
+    asleep = {1: Changes(asleep=[1]), 2: Changes(asleep=[1], terminated=[0]), 3: Changes(truncated=[1])}
+    (episode,), _ = played(BobSleeps(asleep), 1)
+
+    ann, bob = 0.5 + 10.5 + 20.5, 1.5 + 11.5 + 21.5
+    assert (episode.episode_return, episode.length) == (ann, 3)
+    assert dict(episode.stats) == {"team_return": ann + bob, "return/ann": ann}
