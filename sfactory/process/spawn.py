@@ -167,16 +167,19 @@ class Spawner:
     On Linux alone; elsewhere ``open`` and what concerns the server do nothing, and ``start`` raises ResourceError.
     """
 
-    # Of this process, as the fork server is: a process id, and whether the server has ended.
+    # Of this process, as the fork server is: a process id, whether the server has ended, and its environment variables,
+    # None if it was not started here.
     _watcher: int | None = None
     _is_lost = False
+    _server_has: Mapping[str, str] | None = None
 
     def __init__(self, program: Mapping[str, object] | None = None, printed_level: int = logging.INFO) -> None:
         """program: classes and functions by name that the program has and children cannot import: of a notebook.
         printed_level: of the least severe messages that children print, as in logging.
 
-        Raises ConfigError if they cannot be sent to other processes.
+        Children have the environment variables of now. Raises ConfigError if ``program`` cannot be sent to processes.
         """
+        self._variables = dict(os.environ)
         self._program = _sendable(program) if program else None
         self._printed_level = printed_level
         if LINUX:
@@ -217,6 +220,7 @@ class Spawner:
                 while is_alive(before) and not deadline.passed:
                     time.sleep(OFTEN_S)
         Spawner._is_lost = False
+        variables = dict(os.environ)
         os.environ.update({MAIN: str(os.getpid()), SOCKET_DIR: util.get_temp_dir()})
         try:
             with signals_held_back():
@@ -224,7 +228,7 @@ class Spawner:
         finally:
             del os.environ[MAIN], os.environ[SOCKET_DIR]
         if _server_pid() != before:  # it is the watcher, then
-            Spawner._watcher = _server_pid()
+            Spawner._watcher, Spawner._server_has = _server_pid(), variables
 
     def end_orphans(self, within_s: float = 0.0) -> None:
         """Have what ended children have left behind ended, and wait ``within_s`` seconds for it at most."""
@@ -252,9 +256,15 @@ class Spawner:
         with _starting(name):
             self._start_server()  # without a watcher, multiprocessing would start one that has ended
             args = self._program, self._printed_level, target, *given
-            process = self._context.Process(target=_begin, args=args, name=name)
+            process = self._context.Process(target=_begin, args=args, name=_Name(name).with_changes(self._changes()))
             process.start()
             return process
+
+    def _changes(self) -> dict[str, str | None]:
+        """What children change in the environment variables that they have of the server; None: remove it."""
+        before = Spawner._server_has or {}
+        changed = {name: value for name, value in self._variables.items() if before.get(name) != value}
+        return {**changed, **dict.fromkeys(before.keys() - self._variables.keys())}
 
     def loss(self, process: BaseProcess) -> str:
         """Names what has ended if ``process`` has not, but the server that would tell of its end; otherwise "".
@@ -276,6 +286,29 @@ class Spawner:
     def pipe(self) -> tuple[Any, Any]:
         """A one-way pipe: (read end, write end)."""
         return self._context.Pipe(duplex=False)
+
+
+class _Name(str):
+    """Name of a child, which changes environment variables there: it arrives before the program and its modules."""
+
+    changes: Mapping[str, str | None]
+
+    def with_changes(self, changes: Mapping[str, str | None]) -> _Name:
+        """Itself, with variables that it sets, or removes where the value is None."""
+        self.changes = changes
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., str], tuple[str, Mapping[str, str | None]]]:
+        return _arrived, (str(self), self.changes)
+
+
+def _arrived(name: str, changes: Mapping[str, str | None]) -> str:
+    for variable, value in changes.items():
+        if value is None:
+            os.environ.pop(variable, None)
+        else:
+            os.environ[variable] = value
+    return name
 
 
 def _sendable(program: Mapping[str, object]) -> Any:

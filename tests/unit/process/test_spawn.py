@@ -104,6 +104,31 @@ def test_the_watcher_acts_once_all_threads_of_a_killed_main_have_ended() -> None
     terminal.close()
 
 
+SHOWS_A_VARIABLE = """
+import os, sys
+SEEN = os.environ.get("OF_THE_ENV"), os.environ.get("OF_BEFORE")
+if __name__ == "__main__":
+    from sfactory.process import spawn
+    del spawn._PRELOAD[1:]  # all but the watcher
+    os.environ["OF_BEFORE"] = "here"
+    spawn.Spawner().open()
+    os.environ["OF_THE_ENV"] = "1"
+    del os.environ["OF_BEFORE"]
+    spawner = spawn.Spawner()
+    os.environ["OF_THE_ENV"] = "2"
+    spawner.start("child", exec, "import sys; print(*sys.modules['__mp_main__'].SEEN, flush=True)").join()
+"""
+
+
+def test_children_have_the_environment_variables_of_the_call_when_they_import_the_program(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(SHOWS_A_VARIABLE)
+
+    ended = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
+
+    assert ended.stdout == "1 None\n"
+
+
 def talk(printed: Path, spec: ChildSpec) -> None:
     os.dup2(os.open(printed, os.O_WRONLY | os.O_CREAT), 2)
     child_main(spec, say_news)
