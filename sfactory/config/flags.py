@@ -144,9 +144,31 @@ def coerce(flag: Flag, data: object) -> object:
     """The value of ``data``: text of a command line, or data of a YAML or JSON file or of a family's defaults.
 
     Text in files is read as on the command line. A flag of text takes text only: YAML has already turned an unquoted
-    007 or no into something else. Raises ValueError with what would be right. Ranges are not checked.
+    007 or no into something else. None is never text: see ``_nothing``. Raises ValueError with what would be right.
+    Ranges are not checked.
     """
+    if _is_none(data) and _without_none(flag.type) is None:
+        data = _nothing(flag, data)
     return _coerced(flag, flag.type, data)
+
+
+def _is_none(data: object) -> bool:
+    return data is None or (isinstance(data, str) and data.lower() == "none")
+
+
+def _nothing(flag: Flag, data: object) -> object:
+    """What None or "None", ``data``, means where the type has no None: its word none, or empty if that is the default.
+
+    Raises ValueError for other flags of text, lists and objects.
+    """
+    if "none" in flag.choices:
+        return "none"
+    if flag.default in ("", (), {}):
+        return flag.default
+    if flag.type is str or flag.is_list or _is_mapping(flag.type):
+        empty = f", or write --{flag.name}= for an empty list" if flag.is_list else ""
+        raise ValueError(f"is no value of this flag; leave it out{empty}, or give one, as {flag.example()}")
+    return data
 
 
 @dataclass
@@ -226,8 +248,7 @@ def _coerced(flag: Flag, kind: object, data: object) -> object:
     """The value of ``data`` for a flag, or an element of it, of type ``kind``."""
     inner = _without_none(kind)
     if inner is not None:
-        is_none = data is None or (isinstance(data, str) and data.lower() == "none")
-        return None if is_none else _coerced(flag, inner, data)
+        return None if _is_none(data) else _coerced(flag, inner, data)
     if get_origin(kind) is tuple:
         listed = data.split() if isinstance(data, str) else data
         elements = listed if isinstance(listed, list | tuple) else (listed,)

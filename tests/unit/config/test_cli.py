@@ -16,12 +16,13 @@ import yaml
 
 from sfactory.config.argv import scan, words_of
 from sfactory.config.commands import read_check_line
+from sfactory.config.config_file import read_config_file
 from sfactory.config.enjoy import read_enjoy_line
-from sfactory.config.flags import all_flags, did_you_mean, values_of
+from sfactory.config.flags import all_flags, config_of, did_you_mean, values_of
 from sfactory.config.help_text import ESSENTIAL
 from sfactory.config.import_strings import find_object, objects_of_program
 from sfactory.config.resolve import Resolved, fitted_to_agents, with_critic_group
-from sfactory.config.saved_config import write_config
+from sfactory.config.saved_config import config_json, write_config
 from sfactory.config.task_defaults import with_task_defaults
 from sfactory.errors import ConfigError
 from sfactory.experiment.saved_policy import require_same_env
@@ -77,6 +78,10 @@ def save_run(*argv: str, **sources: str) -> Resolved:
         (['--env_kwargs={"a": [1, 2.5], "b": {"c": null}}'], "env_kwargs", {"a": [1, 2.5], "b": {"c": None}}),
         (["--seed", "none"], "seed", None),
         (["--vtrace_rho=NONE"], "vtrace_rho", None),
+        (["--init_from=None"], "init_from", ""),
+        (["--obs_keys", "none"], "obs_keys", ()),
+        (["--env_kwargs=None"], "env_kwargs", {}),
+        (["--exploration_loss=None", "--exploration_loss_coeff=0"], "exploration_loss", "none"),
         (["--default_niceness", "-5"], "default_niceness", -5),
         (["--train_dir=a=b"], "train_dir", "a=b"),
     ],
@@ -93,6 +98,22 @@ def test_values_become_words_that_mean_the_same() -> None:
 
     assert line.problems == []
     assert line.values == {**same, "decoder_mlp_layers": (9,), "gamma": 0.5, "num_epochs": 2, "train_dir": "/a b"}
+
+
+def test_none_of_a_program_or_a_file_is_never_text_and_prints_as_what_it_is() -> None:
+    none = dict.fromkeys(("experiment", "init_from", "obs_keys", "env_kwargs", "exploration_loss", "seed", "vtrace_c"))
+    Path("flags.yaml").write_text(yaml.dump(none))
+
+    by_words = scan(words_of(none), all_flags()).values
+    by_file = read_config_file("flags.yaml")
+    Path("printed.json").write_text(config_json(config_of(by_words), {}))
+    printed = read_config_file("printed.json").values
+
+    meant = {"experiment": "", "init_from": "", "obs_keys": (), "env_kwargs": {}, "exploration_loss": "none"}
+    assert by_words == {**meant, "seed": None, "vtrace_c": None}
+    assert by_file.problems == []
+    assert by_file.values == by_words
+    assert {name: printed[name] for name in by_words} == by_words
 
 
 def test_a_mapping_reaches_the_env_as_json_has_it_or_is_refused() -> None:
@@ -195,6 +216,8 @@ def test_what_the_program_defines_has_the_name_of_its_file(tmp_path: Path, monke
         (["--seed", "-1"], "--seed=-1", "must be at least 0"),
         (["--gamma="], "--gamma=", "--gamma=0.99"),
         (["--vtrace_rho=off"], "--vtrace_rho=off", "must be a number or none"),
+        (["--train_dir=None"], "--train_dir=None", "is no value of this flag; leave it out, or give one"),
+        (["--encoder_mlp_layers=None"], "--encoder_mlp_layers=None", "write --encoder_mlp_layers= for an empty list"),
         (["--with_vtrace=1"], "--with_vtrace=1", "True or False"),
         (["--with_vtrace="], "--with_vtrace=", "True or False"),
         (["--num_workers=2.5Q"], "--num_workers=2.5Q", "whole number"),
