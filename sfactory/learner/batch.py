@@ -26,8 +26,8 @@ class Batch:
     taken: [T, R] bool - an env took the step; False in padding
     valid: [T, R] bool - the step is learned from: it was taken, and its policy is not too old
     replayed: [T, R] bool - the step was in a dataset before: it is learned from, but no statistics count it again
-    policy_version: [T, R] int32 - of the weights that took the step
-    lag: [T, R] int32 - learner updates since then
+    policy_version: [T, R] int64 - of the weights that took the step
+    lag: [T, R] int64 - learner updates since then
     is_first: [T+1, R] bool - obs is the first of an episode: the RNN state is zeroed before it
     rnn_states: [K+1, R, S] float32 - as recorded before each of K chunks and after the last step; S may be 0
     reward_clipped: [T, R] bool - the scaled reward was outside --reward_clip; None: rewards are not clipped

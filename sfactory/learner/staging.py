@@ -30,7 +30,7 @@ _SCALARS = {
     "reward": torch.float32,
     "terminated": torch.bool,
     "valid": torch.bool,
-    "policy_version": torch.int32,
+    "policy_version": torch.int64,
 }
 REPLAYED, HELD = "replayed", "held"
 ENV_STEP, RUN_STEP = "counts_for_policy", "counts_env_step"

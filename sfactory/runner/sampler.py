@@ -52,7 +52,7 @@ class Trajectories(NamedTuple):
     rewards, log_probs, values: [T, B] float32 - raw rewards, and what was recorded when acting.
     terminated, truncated: [T, B] bool. After a truncation obs[t+1] is the last of the episode, and step t+1 is no step.
     valid: [T, B] bool - an env took the step. is_first: [T+1, B] bool - obs is the first of an episode.
-    policy_version: [T, B] int32 - of the weights that acted. rnn_states: [K+1, B, S] float32 - before each chunk of
+    policy_version: [T, B] int64 - of the weights that acted. rnn_states: [K+1, B, S] float32 - before each chunk of
     ``--recurrence`` steps, and after the last one. held: [T, B] bool - the agent was inactive, and its memory stays the
     same; None where agents are always active.
     """

@@ -39,7 +39,7 @@ def trajectory_fields(spec: EnvSpec, layout: Layout) -> dict[str, TensorSpec]:
     fields |= {f"action:{head.key}": over(steps, head.tensor.dtype, head.tensor.shape) for head in spec.actions}
     fields |= {name: over(steps, "float32") for name in ("log_prob", "value", "reward")}
     fields |= {name: over(steps, "bool") for name in ("terminated", "truncated", "valid")}
-    fields["policy_version"] = over(steps, "int32")
+    fields["policy_version"] = over(steps, "int64")
     if has_policy_ids(spec, layout):
         fields["policy_id"] = over(steps, "int16")
     fields["is_first"] = over(steps + 1, "bool")
@@ -66,7 +66,7 @@ class Slot:
     terminated, truncated, valid: [T, N] bool - a step with both flags counts only as terminated
     is_first: [T+1, N] bool - obs is the first of an episode
     rnn_states: [K+1, N, S] float32 - state before each of the K = T / recurrence chunks, and after the last step
-    policy_version: [T, N] int32 - number of learner updates in the weights that chose the action
+    policy_version: [T, N] int64 - number of learner updates in the weights that chose the action
     policy_id: [T, N] int16 - the policy that chooses the action, or NOBODY; None without policy ids
     counts_env_step: [T, N] bool - True for one valid row per env step, the first of a learning policy; None if each
         valid row is one env step

@@ -18,7 +18,7 @@ def test_acting_in_a_slot_writes_one_row_of_it() -> None:
     model = tiny_model(seed=5)
     flat = FlatState(model)
     weights = SharedWeights(flat.block.numel())
-    weights.publish(flat.to_host(), 6)
+    weights.publish(flat.to_host(), 2**40 + 1)
     policy = ActingPolicy(VECTOR, TINY, weights, torch.device("cpu"))
     policy.refresh()
     slot = TrajectoryBuffer(VECTOR, small_layout(rows=50)).slot(1)
@@ -32,7 +32,7 @@ def test_acting_in_a_slot_writes_one_row_of_it() -> None:
     torch.testing.assert_close(torch.from_numpy(slot.log_prob[2]), due.log_prob)
     torch.testing.assert_close(torch.from_numpy(slot.value[2]), due.value)
     assert set(actions.tolist()) == {0, 1}
-    assert (slot.policy_version[2] == 6).all()
+    assert (slot.policy_version[2] == 2**40 + 1).all()
     for t in (0, 1, 3):
         assert not slot.log_prob[t].any()
         assert not slot.actions["action"][t].any()

@@ -14,7 +14,7 @@ from sfactory.shared.trajectories import Slot, TrajectoryBuffer
 from sfactory.spec import EnvSpec, TensorSpec
 from tests.support.parts import small_layout
 
-N = 3
+N, LATE = 3, 2**40 + 1
 SPEC = EnvSpec(
     obs=(("image", TensorSpec((2, 2), "uint8")), ("number", TensorSpec((), "int64"))),
     actions=(DiscreteHead("jump", 9), BoxHead("arm", (2,), "float32", (-1.0, -1.0), (1.0, 1.0))),
@@ -59,7 +59,7 @@ def test_answers_are_written_to_the_requested_rows_and_nowhere_else() -> None:
     images = [slot.obs["image"].copy() for slot in slots]
 
     gather.obs(places(slots))
-    gather.scatter(places(slots), answers(3 * N), version=17)
+    gather.scatter(places(slots), answers(3 * N), version=LATE)
 
     requested = {(request.slot, request.t): index * N for index, request in enumerate(REQUESTS)}
     for index, slot in enumerate(slots):
@@ -71,7 +71,7 @@ def test_answers_are_written_to_the_requested_rows_and_nowhere_else() -> None:
             assert slot.actions["arm"][t].tolist() == np.stack((numbers, -numbers), axis=1).tolist()
             assert slot.log_prob[t].tolist() == (0.5 * numbers).tolist()
             assert slot.value[t].tolist() == (10 * numbers).tolist()
-            assert slot.policy_version[t].tolist() == [17 if start is not None else 0] * N
+            assert slot.policy_version[t].tolist() == [LATE if start is not None else 0] * N
 
 
 def test_a_policy_that_shares_a_row_gets_and_answers_its_own_columns() -> None:

@@ -119,10 +119,10 @@ def test_reported_lag_covers_masked_steps_and_is_apart_for_replayed_ones() -> No
     learner = LoneLearner(replay_proportion=1.0, replay_slots=10, max_policy_lag=3, max_replay_lag=50)
     scalars = learner.area.scalars
     # The learner is at update 0: versions below 0 stand for steps that waited for so many updates.
-    scalars["policy_version"][:] = torch.tensor([0, -7, -40, -70], dtype=torch.int32)
+    scalars["policy_version"][:] = torch.tensor([0, -7, -40, -70], dtype=torch.int64)
     scalars[REPLAYED][:, 2:] = True
     scalars["valid"][2, :] = False  # never taken: their versions are garbage
-    scalars["policy_version"][2, :] = torch.tensor([1, -99, -99, -99], dtype=torch.int32)
+    scalars["policy_version"][2, :] = torch.tensor([1, -99, -99, -99], dtype=torch.int64)
     scalars["valid"][1, 3] = False
 
     learner.learn()

@@ -93,7 +93,7 @@ def test_recorded_numbers_become_rewards_discounts_and_behavior() -> None:
 
 def test_steps_of_a_policy_that_is_too_old_are_masked_and_replayed_ones_have_an_own_limit() -> None:
     staging = staged()
-    staging.scalars["policy_version"][:] = torch.tensor([10, 4, 4, 1], dtype=torch.int32)
+    staging.scalars["policy_version"][:] = torch.tensor([10, 4, 4, 1])
     staging.scalars["replayed"][:, 2:] = True
 
     batch = Batch.of(staging, AlgoConfig(), LearnerConfig(max_policy_lag=5, max_replay_lag=8), 10, CPU)

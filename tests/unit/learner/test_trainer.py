@@ -179,7 +179,7 @@ def test_datasets_opened_at_the_same_step_are_shuffled_differently() -> None:
 
 def test_steps_that_become_too_old_are_masked_in_the_next_pass() -> None:
     trainer, batch = trainer_of(max_policy_lag=3), batch_of()
-    batch.policy_version[:] = torch.tensor([0, 0, 0, -1, -1, -2], dtype=torch.int32)
+    batch.policy_version[:] = torch.tensor([0, 0, 0, -1, -1, -2], dtype=torch.int64)
     dataset = trainer.open(batch)
     fractions = []
 
