@@ -22,6 +22,7 @@ _DEFAULTS: Mapping[str, object] = {
     "num_workers": 1,
     "num_envs_per_worker": 512,
     "worker_num_splits": 1,
+    "actor_worker_gpus": (0,),
     "rollout": 16,
     "batch_size": 2_048,
     "num_batches_per_epoch": 4,

@@ -29,6 +29,7 @@ _DEFAULTS: Mapping[str, object] = {
     "num_workers": 1,
     "num_envs_per_worker": 72,
     "worker_num_splits": 2,
+    "actor_worker_gpus": (0,),
     "rollout": 32,
     "batch_size": 2304,
     "num_epochs": 1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, ClassVar
 
 
@@ -12,5 +13,6 @@ class AppLauncher:
 
     def __init__(self, launcher_args: dict[str, Any] | None = None, **kwargs: Any) -> None:
         assert not self.started
+        assert os.environ.get("CUDA_VISIBLE_DEVICES") != "", "the simulator finds no GPU: all are hidden"
         self.started.append({**(launcher_args or {}), **kwargs})
         self.app = object()

@@ -5,6 +5,7 @@ It pays for a move forward. An episode lasts LENGTH steps, that of env 0 two; a 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +29,7 @@ class MegaverseEnv:
     ) -> None:
         assert all(isinstance(value, float) for value in (params or {}).values())
         assert (num_agents_per_env, num_simulation_threads) == (1, 1)
+        assert os.environ.get("CUDA_VISIBLE_DEVICES") != "", "the renderer finds no GPU: all are hidden"
         self.scenario_name, self.is_multiagent = scenario_name.casefold(), True
         self.num_agents, self.num_envs = num_envs, num_envs
         self.action_space = SimpleNamespace(spaces=[SimpleNamespace(n=n) for n in (3, 3, 3, 2, 2, 3)])
