@@ -7,7 +7,7 @@ from torch import Tensor
 
 from sfactory.clock import BLOCK_S
 from sfactory.config.schema import ModelConfig
-from sfactory.inference.cuda_graphs import FixedShapes, captured_on, padded_sizes
+from sfactory.inference.cuda_graphs import FixedShapes, MakePass, captured_on, padded_sizes
 from sfactory.model.actor_critic import Acted, ActorCritic
 from sfactory.model.flat_state import FlatState
 from sfactory.model.precision import ActingTwin, allow_tf32, attributes_at_hand, compute_dtype, torch_dtype
@@ -21,11 +21,22 @@ from sfactory.spec import EnvSpec
 class ActingPolicy:
     """A model that follows the weights in SharedWeights, or those that ``adopt`` is given.
 
-    version: policy version of its weights. paths: of the observations that it reads.
+    version: policy version of its weights. paths: of the observations that it reads. make_pass: records its passes;
+    None where they are computed kernel by kernel.
     """
 
-    def __init__(self, spec: EnvSpec, config: ModelConfig, weights: SharedWeights | None, device: torch.device) -> None:
-        """``weights``: None where a learner in this process gives them to ``adopt``, without host memory."""
+    def __init__(
+        self,
+        spec: EnvSpec,
+        config: ModelConfig,
+        weights: SharedWeights | None,
+        device: torch.device,
+        make_pass: MakePass | None = None,
+    ) -> None:
+        """``weights``: None where a learner in this process gives them to ``adopt``, without host memory.
+
+        ``make_pass``: that of another policy, whose results are read before this one acts: they share memory.
+        """
         self.device, self._obs = device, spec.obs
         self.paths = tuple(path for path, _ in spec.obs)
         dtype = compute_dtype(config.amp, device)
@@ -40,8 +51,10 @@ class ActingPolicy:
             self._model = self._twin.model
         attributes_at_hand(self._model)
         self._inference = torch.inference_mode()  # created once: creating it takes longer than entering it
-        self._graphs = config.cuda_graphs and device.type == "cuda"
-        self._act = FixedShapes(self._model.act, captured_on(device)).act if self._graphs else self._model.act
+        self.make_pass, self._act = make_pass, self._model.act
+        if config.cuda_graphs and device.type == "cuda":
+            self.make_pass = make_pass or captured_on(device)
+            self._act = FixedShapes(self._model.act, self.make_pass).act
         self._weights = weights
         on_cpu = device.type == "cpu"
         if on_cpu:  # an env may live in this process
@@ -95,7 +108,7 @@ class ActingPolicy:
     def prepare(self, rows: int, requests: int) -> None:
         """With CUDA graphs, record the passes for 1 to ``requests`` times ``rows`` rows, which would else be recorded
         when the first batch of their size waits for its actions."""
-        for size in padded_sizes(rows, requests) if self._graphs else ():
+        for size in padded_sizes(rows, requests) if self.make_pass is not None else ():
             obs = {
                 path: torch.zeros((size, *leaf.shape), dtype=torch_dtype(leaf.dtype), device=self.device)
                 for path, leaf in self._obs

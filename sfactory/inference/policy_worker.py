@@ -18,6 +18,7 @@ from torch import Tensor
 from sfactory.clock import BLOCK_S
 from sfactory.config.schema import Config
 from sfactory.inference.acting_policy import ActingPolicy, ObsRows
+from sfactory.inference.cuda_graphs import MakePass
 from sfactory.layout import Layout
 from sfactory.messages import ActReply, ActRequest, ToPolicy
 from sfactory.model.actor_critic import Acted
@@ -164,13 +165,17 @@ class PolicySetup:
             time_convolutions(self.config, torch.device(self.device))
         return self._acting_with(self.shared.weights[self.policy])
 
-    def make_opponents(self) -> list[ActingPolicy]:
-        """Make its past versions, without weights yet: the policies from 1 on; none without a pool."""
-        pool = self.shared.opponents
-        return [] if pool is None else [self._acting_with(weights) for weights in pool.weights]
+    def make_opponents(self, make_pass: MakePass | None) -> list[ActingPolicy]:
+        """Make its past versions, without weights yet: the policies from 1 on; none without a pool.
 
-    def _acting_with(self, weights: SharedWeights) -> ActingPolicy:
-        return ActingPolicy(self.shared.spec_of(self.policy), self.config.model, weights, torch.device(self.device))
+        make_pass: see ActingPolicy. With a stream for each version, each would keep a workspace of libraries.
+        """
+        pool = self.shared.opponents
+        return [] if pool is None else [self._acting_with(weights, make_pass) for weights in pool.weights]
+
+    def _acting_with(self, weights: SharedWeights, make_pass: MakePass | None = None) -> ActingPolicy:
+        spec, device = self.shared.spec_of(self.policy), torch.device(self.device)
+        return ActingPolicy(spec, self.config.model, weights, device, make_pass)
 
 
 class PolicyWorker:
@@ -180,7 +185,7 @@ class PolicyWorker:
         shared = setup.shared
         rows = shared.layout.num_splits * shared.layout.rows
         self._index, self._policy, self._row = setup.policy, policy, row
-        self._opponents = setup.make_opponents()
+        self._opponents = setup.make_opponents(policy.make_pass)
         self._inbox, self._to_actors = setup.inbox, shared.to_actors
         self._watch = Stopwatch(row)
         self._slots = shared.trajectories.slots()

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from sfactory.inference import cuda_graphs
+from sfactory.shared.opponents import OpponentPool
+from sfactory.system.cuda_graphs import GraphRecorder
 from sfactory.system.gpu import use_device
 from tests.support.acting import GRAPHS, NATURE, RNN, Published, T, Worker
 from tests.support.simulated_gpu import SimulatedGpu
@@ -69,3 +73,37 @@ def test_a_policy_worker_copies_asynchronously_and_waits_once_a_turn(
     assert gpu.copies == {("to device", True): (T - 1) * (2 + has_state), ("to host", True): (T - 1) * (4 + has_state)}
     for t in range(T):
         worker.check(t)
+
+
+def test_past_versions_record_their_passes_on_the_stream_of_the_policy(
+    gpu: SimulatedGpu, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorders: list[GraphRecorder] = []
+
+    def counted(device: torch.device) -> GraphRecorder:
+        recorders.append(GraphRecorder(device))
+        return recorders[-1]
+
+    monkeypatch.setattr(cuda_graphs, "GraphRecorder", counted)
+    use_device(device)
+    published = Published(device, **GRAPHS)
+    nbytes, ids = published.flat.block.numel(), np.array([[0, 1, 2]] * T, np.int16)
+    pool = published.shared.opponents = OpponentPool(1, nbytes, 2)
+    worker = Worker(published)
+    for slot in worker.worker._slots:
+        slot.policy_id = ids
+    published.model.requires_grad_(False)
+    expected = np.zeros((2, 3), np.float32)
+    for policy in (1, 2, 0):
+        published.publish()
+        for actor, slot in enumerate(worker.slots):
+            obs = {key: torch.from_numpy(block[0]) for key, block in slot.obs.items()}
+            expected[actor, policy] = published.model.forward(obs).value[policy]
+        if policy:
+            pool.add(published.flat.to_host(), published.version, policy)
+
+    worker.turn(0)
+
+    assert len(recorders) == 1
+    assert gpu.kernels["graph"] == 3
+    np.testing.assert_allclose([slot.value[0] for slot in worker.slots], expected, rtol=1e-4, atol=1e-5)

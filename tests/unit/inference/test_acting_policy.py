@@ -102,7 +102,7 @@ def test_passes_of_all_padded_sizes_are_recorded_at_once_the_largest_first() -> 
         return GraphPass(act, obs, state, OperationRecorder())
 
     learner.policy.prepare(2, 3)  # without graphs there is nothing to prepare
-    learner.policy._graphs = True
+    learner.policy.make_pass = make_pass
     learner.policy._act = FixedShapes(learner.policy._act, make_pass).act
     learner.policy.prepare(2, 3)
     assert recorded == [6, 4, 2]
