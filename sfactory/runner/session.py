@@ -8,10 +8,7 @@ import logging
 import secrets
 import tempfile
 from collections.abc import Iterator, Mapping
-from itertools import starmap
 from pathlib import Path
-
-import torch
 
 from sfactory.benchmark.autotune import Autotune
 from sfactory.benchmark.benchmark import Benchmark, BenchmarkResult
@@ -32,8 +29,6 @@ from sfactory.experiment.summary import Outcome, Summary, result_line
 from sfactory.learner.hooks import Hooks
 from sfactory.learner.initial_weights import initial_weights
 from sfactory.learner.setup import Limits
-from sfactory.model.custom import own_parts
-from sfactory.model.precision import times_convolutions
 from sfactory.planning.env_probe import probe_env
 from sfactory.planning.plan import Plan, choose_device, fitted_to_env, plan_run, require_mapping, steps_are_timed
 from sfactory.process.command import resume_command, train_command, tuned_command
@@ -43,12 +38,12 @@ from sfactory.ranks.place import LAST_LINE, ONE_RANK, Place
 from sfactory.report.console import Console, ConsoleHandler
 from sfactory.report.observers import Observer, Observers
 from sfactory.runner.context import RunContext
+from sfactory.runner.first_lines import log_first_lines
 from sfactory.runner.member_driver import held_member
 from sfactory.runner.run import run_with_restarts
 from sfactory.runner.sampler import Sampler
 from sfactory.seeds import Branch, seed_at
 from sfactory.supervise.restarts import RestartBudget
-from sfactory.system.operating_system import LINUX, NAME
 from sfactory.system.resources import require_linux
 
 _log = logging.getLogger(__name__)
@@ -108,7 +103,7 @@ class Session:
                     write_config(run_dir.path, self._config, self._resolved.sources)
                     self.has_begun = True
                     run_dir.write_run_json("running", argv=self._arguments, seed=self._seed)
-                    _log_start(self._config, plan, resumed, run_dir, self._place)
+                    log_first_lines(self._config, plan, resumed, run_dir, self._place)
                     outcome = run_with_restarts(self._context(plan, run_dir, resumed, console, observers))
             except Interrupted:
                 self._interrupts.raising = False
@@ -330,60 +325,3 @@ def _open_console(config: Config, run_dir: RunDir, spawner: Spawner) -> Console:
     logging.getLogger().handlers[:] = [ConsoleHandler(console)]
     logging.getLogger().setLevel(config.report.level)
     return console
-
-
-def _log_start(config: Config, plan: Plan, resumed: Resumed | None, run_dir: RunDir, place: Place) -> None:
-    layout = plan.layout
-    apart = f" with a mean of weights every {updates} updates" if (updates := config.learner.sync_every) > 1 else ""
-    policies = f"{place.world} ranks{apart}, each with " if place.world > 1 else ""
-    if layout.num_policies > 1:
-        pbt = ", population-based training" if config.population.with_pbt else ""
-        policies = f"{layout.num_policies} policies, played by {layout.mapping}{pbt}, limits apply to each; "
-    agents = f" x {layout.agents} agents" if layout.agents > 1 else ""
-    actors = f"{layout.local_actors} actors x {layout.splits * layout.envs} envs{agents}, {_where(config, plan)}"
-    if layout.resident:
-        actors = f"1 TensorEnv of {layout.envs} envs, which collects and learns in turn, on {plan.device}"
-    _log.info(
-        "%s in %s: %s%s, batch of %d steps",
-        *(config.run.env, run_dir.path, policies, actors, config.learner.batch_size),
-    )
-    for sentence in _beside_the_usual(config, place):
-        _log.info("%s", sentence)
-    if resumed is not None:
-        _log.info("resumed at %d env steps, update %d", resumed.env_steps, resumed.updates)
-
-
-def _where(config: Config, plan: Plan) -> str:
-    """Where actions are chosen and where is learned; on a GPU also how."""
-    inference = plan.layout.inference
-    if plan.device == "cpu":
-        return f"{inference} inference on cpu"
-    how = {"cuda_graphs": config.model.cuda_graphs, "amp": config.model.amp}
-    what = "central inference" if inference == "central" else "local inference on cpu, learning"
-    images = any(leaf.is_image for _, leaf in plan.spec.obs)
-    order = ", images channels-last" if images else ""
-    timed = ", cudnn.benchmark" if images and times_convolutions(config, torch.device(plan.device)) else ""
-    return f"{what} on {plan.device} with {' '.join(starmap(assigned, how.items()))}{order}{timed}"
-
-
-def _beside_the_usual(config: Config, place: Place) -> Iterator[str]:
-    """Sentences on what most runs do not use: ranks, wrappers, own networks, a pool of opponents, a bonus."""
-    if (updates := config.learner.sync_every) > 1 and place.world == 1:
-        yield f"--sync_every={updates} has no effect: this run is one rank (docs/scaling.md)"
-    for part, name in own_parts(config.model).items():
-        yield f"{'the whole network' if part == 'model' else f'the {part} of the network'} is {name}"
-    if used := config.wrappers.used:
-        yield f"the environment is wrapped, from the inside: {', '.join(starmap(assigned, used.items()))}"
-    if not LINUX:
-        yield f"all is in one process (--serial_mode=True): the processes of a run need Linux, and this is {NAME}"
-    population, algo = config.population, config.algo
-    if population.opponent_pool:
-        yield (
-            f"in {100 * population.opponent_share:g}% of episodes the opponents are drawn from the last "
-            f"{population.opponent_pool} versions of the policy, one for every "
-            f"{population.opponent_snapshot_env_steps} env steps"
-        )
-    if population.pbt_dir and population.with_pbt:
-        yield f"member {population.pbt_member} of the population in {population.pbt_dir}"
-    if algo.rnd:
-        yield f"new observations earn a bonus: --rnd_coeff={algo.rnd_coeff:g}, not part of any return that is shown"

@@ -16,6 +16,7 @@ from sfactory.process.spawn import Spawner
 from sfactory.ranks.place import EXIT_CODE, ONE_RANK, RUN_ID, Place
 from sfactory.ranks.rules import devices_to_start, for_rank
 from sfactory.runner import session
+from sfactory.runner.first_lines import beside_the_usual
 from sfactory.system.cores import Cores
 
 
@@ -110,8 +111,8 @@ def test_ranks_that_learn_apart_adapt_to_no_divergence(flags: list[str]) -> None
 def test_one_rank_says_that_it_has_no_weights_to_average_with() -> None:
     config = read_command_line(["--env=CartPole-v1", "--train_dir=/nowhere", "--sync_every=20"]).config
 
-    assert any("--sync_every=20" in sentence for sentence in session._beside_the_usual(config, ONE_RANK))
-    assert not any("sync_every" in sentence for sentence in session._beside_the_usual(config, Place(0, 2, 0, 2)))
+    assert any("--sync_every=20" in sentence for sentence in beside_the_usual(config, ONE_RANK))
+    assert not any("sync_every" in sentence for sentence in beside_the_usual(config, Place(0, 2, 0, 2)))
 
 
 def test_only_the_first_rank_reports() -> None:

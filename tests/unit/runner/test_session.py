@@ -27,6 +27,7 @@ from sfactory.planning.plan import fitted_to_env
 from sfactory.process.signals import Interrupts
 from sfactory.process.spawn import Spawner
 from sfactory.runner import session
+from sfactory.runner.first_lines import where_computed
 from sfactory.spec import EnvSpec
 from tests.support.parts import VECTOR
 from tests.support.source import ROOT
@@ -139,7 +140,7 @@ def test_the_first_line_says_where_and_how_is_computed(
     plan = begun.plan()
 
     interrupts.restore()
-    assert session._where(begun._config, plan) == where
+    assert where_computed(begun._config, plan) == where
     on_cpu = "--device=cpu" in words or "--inference=local" in words
     assert begun._config.sampling.num_envs_per_worker == (16 if on_cpu else 32)
 
