@@ -200,7 +200,7 @@ def fitted(values: Mapping[str, Any], free: Collection[str], agents: int = 1) ->
 
 
 def _falls_without_end(schedule: str, config: Config) -> bool:
-    return decays(values_of(config)[schedule]) and all(is_default(config, limit) for limit in _LIMITS)
+    return decays(str(values_of(config)[schedule])) and all(is_default(config, limit) for limit in _LIMITS)
 
 
 RUN_RULES = (
