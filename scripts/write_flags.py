@@ -71,7 +71,8 @@ Written by `scripts/write_flags.py` from the sections of `sfactory/config/schema
 it, and a test fails where it is out of date.
 
 Flags are `--name=value` or `--name value`, with dashes or underscores; booleans are `True` or `False` (without a
-value: `True`); lists are separated by spaces; whole numbers may be 10k, 2.5M or 1e6; nothing is abbreviated.
+value: `True`); lists are separated by spaces or written as in JSON; whole numbers may be 10k, 2.5M or 1e6; nothing is
+abbreviated.
 Families of environments have defaults of their own:
 `sfactory train --env=CartPole-v1 --help=all` shows those of one environment.
 

@@ -1,7 +1,7 @@
 """Reads command lines, and writes flags as the words of a command line.
 
-The forms are ``--name=value`` and ``--name value``, with dashes or underscores; lists are separated by spaces, and a
-boolean without a value is True.
+The forms are ``--name=value`` and ``--name value``, with dashes or underscores; lists are separated by spaces, or
+written as in JSON, and a boolean without a value is True.
 Nothing is abbreviated and nothing is positional, so every token has one meaning. For names that other trainers have
 for their flags, errors say what they are here.
 """
@@ -24,7 +24,7 @@ from sfactory.config.ancestors import ancestor_hint, commands_with
 from sfactory.config.env_families import arguments_of, find_family
 from sfactory.config.env_names import env_name_of
 from sfactory.config.field import FlagInfo
-from sfactory.config.flags import Flag, Reading, all_flags, did_you_mean, shown, strict_json, value_text
+from sfactory.config.flags import Flag, Reading, all_flags, coerce, did_you_mean, shown, strict_json, value_text
 from sfactory.config.import_strings import name_of_program
 from sfactory.errors import ConfigError
 
@@ -164,34 +164,59 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
 def words_of(values: Mapping[str, object]) -> list[str]:
-    """The words that set these flags. Lists and tuples become lists, mappings JSON objects, None ``none``, classes and
-    functions their ``module:name``, a partial of an env its function and ``env_kwargs``.
+    """The words that set these flags, which are read as ``plain_of(values)``; raises ConfigError as that does."""
+    return [word for name, value in plain_of(values).items() for word in assignment(name, value)]
+
+
+def plain_of(values: Mapping[str, object]) -> dict[str, object]:
+    """``values`` as Python's own data: lists for arrays and tuples, texts for paths, ``module:name`` for classes and
+    functions, ``env`` and ``env_kwargs`` for a partial of an env.
 
     Raises ConfigError with a line for each value that no flag can have. Does not check that such flags exist and take
     these values.
     """
-    words: list[str] = []
+    plain: dict[str, object] = {}
     problems: list[str] = []
     for name, value in _without_partial(values).items():
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             problems.append(f"{shown(repr(name))}: must be the name of a flag, without its dashes")
             continue
         try:
-            plain = [_named(each) for each in value] if isinstance(value, list | tuple) else _named(value)
-            plain = _in_json(plain) if isinstance(plain, Mapping) else plain
+            plain[name] = _plain(all_flags().get(name.replace("-", "_")), value)
         except ValueError as error:
             problems.append(f"--{name}: {error}")
-            continue
-        if not _is_plain(plain):
-            kind = type(value).__qualname__
-            problems.append(
-                f"--{name}: a {kind} cannot be given; give a bool, a number, text, a list, a mapping, a class or None"
-            )
-        else:
-            words += assignment(name, plain)
     if problems:
         raise ConfigError(problems)
-    return words
+    return plain
+
+
+def _plain(flag: Flag | None, value: object) -> object:
+    """``value`` as Python's own data; ``flag``: the one of a run that it is for. Raises ValueError if it has none."""
+    value = _without_array(value)
+    if isinstance(value, Mapping):
+        return _in_json(value)
+    is_list = isinstance(value, list | tuple)
+    plain = [_plain_element(each) for each in (value if isinstance(value, list | tuple) else [value])]
+    if flag is not None and any(each is None for each in plain):
+        try:
+            coerce(flag, plain if is_list else None)
+        except ValueError:
+            raise ValueError("None is no value of this flag; leave it out") from None
+    return plain if is_list else plain[0]
+
+
+def _plain_element(value: object) -> object:
+    plain = os.fspath(value) if isinstance(value, os.PathLike) else _named(_without_array(value))
+    if plain is None or isinstance(plain, bool | numbers.Real | str):
+        return plain
+    kind = type(value).__qualname__
+    raise ValueError(f"a {kind} cannot be given; give a bool, a number, text, a list, a mapping, a class or None")
+
+
+def _without_array(value: object) -> object:
+    """Numbers and arrays of numpy and torch as Python's, and any other value as it is."""
+    plain = None if isinstance(value, type) else getattr(value, "tolist", None)
+    return plain() if callable(plain) else value
 
 
 def _without_partial(values: Mapping[str, object]) -> Mapping[str, object]:
@@ -234,8 +259,7 @@ def _named(value: object) -> object:
 
 def _in_json(value: object) -> object:
     """``value`` as JSON has it: numbers and arrays of numpy and torch as Python's. Raises ValueError if it has none."""
-    if not isinstance(value, type) and callable(plain := getattr(value, "tolist", None)):
-        value = plain()
+    value = _without_array(value)
     if isinstance(value, Mapping):
         if odd := [key for key in value if not isinstance(key, str)]:
             raise ValueError(f"{odd[0]!r} is a key that is no text, and a JSON object has no others")
@@ -251,13 +275,11 @@ def _in_json(value: object) -> object:
 
 
 def assignment(name: str, value: object) -> list[str]:
-    """The words that set one flag."""
-    if isinstance(value, list | tuple) and value:
-        return [f"--{name}", *(value_text(element) for element in value)]
-    return [f"--{name}={value_text(tuple(value) if isinstance(value, list) else value)}"]
-
-
-def _is_plain(value: object) -> bool:
-    if isinstance(value, list | tuple):
-        return all(_is_plain(element) and not isinstance(element, list | tuple | Mapping) for element in value)
-    return value is None or isinstance(value, bool | numbers.Real | str | os.PathLike | Mapping)
+    """The words that set one flag; a list that cannot be separated by spaces is written as in JSON."""
+    if not isinstance(value, list | tuple):
+        return [f"--{name}={value_text(value)}"]
+    texts = [value_text(element) for element in value]
+    # A word with two dashes would be taken for a flag, and one with a bracket for the begin of a list.
+    if any(text.split() != [text] or text.startswith(("--", "[")) or asks_for_help([text]) for text in texts):
+        return [f"--{name}={json.dumps(texts, ensure_ascii=False)}"]
+    return [f"--{name}", *texts] if texts else [f"--{name}="]

@@ -5,6 +5,7 @@ The command line, config files, saved runs and ``--help`` all use it, so a value
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -250,7 +251,7 @@ def _coerced(flag: Flag, kind: object, data: object) -> object:
     if inner is not None:
         return None if _is_none(data) else _coerced(flag, inner, data)
     if get_origin(kind) is tuple:
-        listed = data.split() if isinstance(data, str) else data
+        listed = _elements(data) if isinstance(data, str) else data
         elements = listed if isinstance(listed, list | tuple) else (listed,)
         return tuple(_coerced(flag, get_args(kind)[0], element) for element in elements)
     if get_origin(kind) is Literal:
@@ -269,6 +270,14 @@ def _coerced(flag: Flag, kind: object, data: object) -> object:
             raise ValueError(f"must be True or False, for example {flag.example()}")
         return text.lower() == "true"
     return _integer(flag, str(data)) if kind is int else _real(flag, str(data))
+
+
+def _elements(text: str) -> object:
+    """The elements of a list: those of a JSON array, which may have spaces, or else words."""
+    if text.lstrip().startswith("["):
+        with contextlib.suppress(ValueError):
+            return strict_json(text, _MOST_DEPTH)
+    return text.split()
 
 
 def _integer(flag: Flag, text: str) -> int:

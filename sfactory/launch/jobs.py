@@ -127,6 +127,8 @@ def _problems(words: Sequence[str], arguments: Sequence[str]) -> list[str]:
     problems = [f"--{name}: {why}; leave it out" for name, why in _RESERVED_FLAGS.items() if name in given]
     if asks_for_help(words):
         problems.append("--help: starts no run; leave it out")
+    if any("\0" in word for word in words):
+        problems.append(r"a value has the character \0, which no command line can have; leave it out")
     if problems:
         return problems
     try:

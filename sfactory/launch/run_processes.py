@@ -112,7 +112,7 @@ class LocalRuns:
             job, gpu = self._waiting.popleft(), self._gpus.take()
             try:
                 running = _start(job, gpu)
-            except OSError as error:
+            except (OSError, ValueError) as error:  # ValueError: a text that no process can get
                 self._gpus.give_back(gpu)
                 self._launch_state.ended(job.name, "failed", None, named(error))
                 print_line(f"failed {job.name}: it could not be started: {named(error)}")

@@ -102,10 +102,11 @@ class Batch:
             "PARTITION": partition or "",
             "TIMEOUT": str(self._config.slurm_timeout),
         }
-        body = _PLACE.sub(lambda match: places[match[1]], self._template)
+        # A value may have line breaks, so lines are those of the template.
+        body = [(line, _PLACE.sub(lambda match: places[match[1]], line)) for line in self._template.splitlines()]
         # #SBATCH lines of a template must come before the first command.
-        own = [line for line in body.splitlines() if line.startswith("#SBATCH")]
-        rest = [line for line in body.splitlines() if not line.startswith(("#SBATCH", "#!"))]
+        own = [filled for line, filled in body if line.startswith("#SBATCH")]
+        rest = [filled for line, filled in body if not line.startswith(("#SBATCH", "#!"))]
         lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in options), *own, "", *variables, *rest]
         return "\n".join(lines) + "\n"
 

@@ -84,6 +84,9 @@ def save_run(*argv: str, **sources: str) -> Resolved:
         (["--exploration_loss=None", "--exploration_loss_coeff=0"], "exploration_loss", "none"),
         (["--default_niceness", "-5"], "default_niceness", -5),
         (["--train_dir=a=b"], "train_dir", "a=b"),
+        (["--encoder_mlp_layers=[64, 32]"], "encoder_mlp_layers", (64, 32)),
+        (["--obs_keys", '["a b",', '"c"]'], "obs_keys", ("a b", "c")),
+        (["--obs_keys", "[a", "b]"], "obs_keys", ("[a", "b]")),
     ],
 )
 def test_words_become_values(argv: list[str], name: str, value: object) -> None:
@@ -114,6 +117,63 @@ def test_none_of_a_program_or_a_file_is_never_text_and_prints_as_what_it_is() ->
     assert by_file.problems == []
     assert by_file.values == by_words
     assert {name: printed[name] for name in by_words} == by_words
+
+
+WORDS = [
+    "a",
+    "a b",
+    "",
+    "--x",
+    "-h",
+    "-1",
+    "[1]",
+    '["a"]',
+    "[",
+    "a=b",
+    "=",
+    "q\"u'o",
+    "True",
+    "\u2028",
+    "\n",
+    "é",
+]
+
+
+def test_any_text_reaches_its_flag_alone_or_in_a_list() -> None:
+    for text in WORDS:
+        given: dict[str, object] = {"obs_keys": (text,), "wrapper": (text, "z"), "freeze": ("z", text), "pbt_dir": text}
+
+        line = scan(words_of(given), all_flags())
+
+        assert (line.problems, line.values, line.help) == ([], given, None), text
+
+
+def test_lists_and_numbers_of_numpy_become_those_of_python() -> None:
+    line = scan(
+        words_of({"obs_resize": np.array([64, 32]), "use_rnn": np.True_, "obs_keys": [np.str_("a b")]}), all_flags()
+    )
+
+    assert line.values == {"obs_resize": (64, 32), "use_rnn": True, "obs_keys": ("a b",)}
+
+
+class Place:
+    def __fspath__(self) -> str:
+        return "/a b"
+
+
+def test_a_path_of_any_class_becomes_its_text() -> None:
+    line = scan(words_of({"train_dir": Place(), "obs_keys": [Place()]}), all_flags())
+
+    assert line.values == {"train_dir": "/a b", "obs_keys": ("/a b",)}
+
+
+def test_none_is_refused_for_a_flag_that_has_no_such_value() -> None:
+    for name in ("gamma", "use_rnn", "restart_behavior"):
+        with pytest.raises(ConfigError, match=f"^--{name}: None "):
+            words_of({name: None})
+    with pytest.raises(ConfigError, match=r"^--wrapper: None "):
+        words_of({"wrapper": ["a", None]})
+    assert words_of({"seed": None, "a-flag-of-another-command": None})[0] == "--seed=None"
 
 
 def test_a_mapping_reaches_the_env_as_json_has_it_or_is_refused() -> None:

@@ -148,6 +148,7 @@ def test_problems_of_all_runs_are_reported_at_once_with_their_names() -> None:
         Experiment("d", f"{BANDIT} --benchmark=True"),
         Experiment("e", f"{BANDIT} --restart_behavior=restart --load_checkpoint_kind=best"),
         Experiment("f", "--env=Nothing"),
+        Experiment("g", BANDIT, ParamList([{"obs_keys": ["a\0b"]}])),
     )
 
     expected = [
@@ -161,6 +162,7 @@ def test_problems_of_all_runs_are_reported_at_once_with_their_names() -> None:
         "e: --restart_behavior=restart",
         "e: --load_checkpoint_kind=best",
         "f: --env=Nothing",
+        "g_obs_keys_a-b_0d2dbe84: a value has the character",
     ]
     assert len(found) == len(expected)
     assert all(problem.startswith(start) for problem, start in zip(found, expected, strict=True)), found

@@ -27,16 +27,18 @@ for _ in {1..600}; do test -e signalled && echo saved > srun_ends && exit 1; sle
 """
 SCONTROL = 'if [ "$1" = show ]; then printf "n1\\nn2\\n"; else echo "$@" > requeued; fi'
 OF_THE_TUTORIAL = {"srun": SRUN, "scancel": 'echo "$@" > signalled', "scontrol": SCONTROL}
+# Texts that a shell, or a loop over lines, might take for something else.
+STRANGE = ("a\n#SBATCH --mem=1\n#!b\u2028c\x0cd\re", "'\"$(false) `false` \\ {{ NAME }}", "")
 ARGUMENTS = ("--env=a b", "--train_dir=100%", "--experiment=e")
 
 
-def job(tmp_path: Path) -> Job:
-    return Job("e", tmp_path / "100%", ARGUMENTS, {"A": "it's"})
+def job(tmp_path: Path, arguments: tuple[str, ...] = ARGUMENTS) -> Job:
+    return Job("e", tmp_path / "100%", arguments, {"A": "it's"})
 
 
-def lines(tmp_path: Path, **flags: object) -> list[str]:
+def lines(tmp_path: Path, arguments: tuple[str, ...] = ARGUMENTS, **flags: object) -> list[str]:
     batch = Batch(dataclasses.replace(CONFIG, **flags), tmp_path)  # type: ignore[arg-type]
-    (path,) = batch.write_scripts([job(tmp_path)])
+    (path,) = batch.write_scripts([job(tmp_path, arguments)])
     assert subprocess.run(["bash", "-n", path], check=False).returncode == 0
     return path.read_text().splitlines()
 
@@ -71,7 +73,7 @@ def test_without_gpus_and_with_a_timeout(tmp_path: Path) -> None:
 
 
 OF_A_JOB = {
-    "srun": 'echo "$SRUN_CPUS_PER_TASK" >> cores; exit $ENDS_WITH',
+    "srun": 'echo "$SRUN_CPUS_PER_TASK" >> cores; printf "%s\\0" "$@" > words; exit $ENDS_WITH',
     "scontrol": 'echo "$@" >> requeued',
 }
 
@@ -97,10 +99,12 @@ def test_run_whose_time_is_over_is_queued_again_by_any_template(
     programs(tmp_path, OF_A_JOB, monkeypatch)
     monkeypatch.setenv("ENDS_WITH", str(ends_with))
     (tmp_path / "template").write_text(template)
-    lines(tmp_path, slurm_sbatch_template="template", slurm_timeout=3600)
+    lines(tmp_path, STRANGE, slurm_sbatch_template="template", slurm_timeout=3600)
 
     code = subprocess.run(["bash", tmp_path / "slurm" / "e.sh"], check=False).returncode
 
+    words = (tmp_path / "words").read_bytes().decode().split("\0")
+    assert words[-4:] == [*STRANGE, ""]
     (tmp_path / "requeued").touch()
     assert (code, (tmp_path / "requeued").read_text()) == (ends_with, requeued)
 

@@ -84,14 +84,14 @@ def test_run_gets_the_gpu_with_the_fewest_runs() -> None:
 
 
 def test_launcher_whose_run_cannot_be_started_ends_at_once(tmp_path: Path) -> None:
-    job = Job("a", tmp_path, (), {})
-    job.log_path.mkdir()  # its output cannot be written
+    jobs = [Job("a", tmp_path, (), {}), Job("b", tmp_path, ("\0",), {})]
+    jobs[0].log_path.mkdir()  # its output cannot be written
     start = now()
 
     with LaunchState.opened(tmp_path) as launch_state, Interrupts() as interrupts:
-        LocalRuns([job], launch_state, interrupts, 4, Gpus([None], 4), pause_s=100).run()
+        LocalRuns(jobs, launch_state, interrupts, 4, Gpus([None], 4), pause_s=100).run()
 
-    assert launch_state.entry("a").status == "failed"
+    assert [launch_state.entry(name).status for name in ("a", "b")] == ["failed", "failed"]
     assert now() - start < 10
 
 
