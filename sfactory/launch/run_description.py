@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sfactory import atomic
-from sfactory.config.argv import words_of
+from sfactory.config.argv import plain_of, words_of
 from sfactory.config.flags import assigned, did_you_mean, value_text
 from sfactory.config.import_strings import Unresolved, described, find_object
 from sfactory.errors import ConfigError, named
@@ -80,12 +80,12 @@ class Experiment:
         planned: list[Planned] = []
         for values in [] if problems else self.param_generator.combinations():
             try:
-                varied = words_of(values)
+                plain = plain_of(values)  # the texts of functions and objects are others in each process
             except ConfigError as error:
                 problems += error.problems
                 continue
-            name = name_of(self.base_name, values, _MAX_NAME_LENGTH - len(suffix)) + suffix
-            planned.append(Planned(name, (*words, *varied), dict(self.env_vars)))
+            name = name_of(self.base_name, plain, _MAX_NAME_LENGTH - len(suffix)) + suffix
+            planned.append(Planned(name, (*words, *words_of(plain)), dict(self.env_vars)))
         if problems:
             raise ConfigError([f"experiment {self.base_name!r}: {problem}" for problem in dict.fromkeys(problems)])
         return planned
@@ -113,24 +113,32 @@ class RunDescription:
             except ConfigError as error:
                 problems += error.problems
         twice = [name for name, count in Counter(run.name for run in planned).items() if count > 1]
-        problems += [f"{name}: several runs have this name; rename their experiments" for name in twice]
+        problems += [
+            f"{name}: several runs have this name; rename their experiments, or take out what is varied twice"
+            for name in twice
+        ]
         if problems:
             raise ConfigError(problems)
         return planned
 
 
 def name_of(base: str, values: Mapping[str, object], longest: int = _MAX_NAME_LENGTH) -> str:
-    """The name of the run with these settings: ``base``, then each flag with its value.
+    """The name of the run with these settings: ``base``, then each flag with its value; ``values`` are of ``plain_of``.
 
     It depends on nothing else, so runs keep their names when a list or grid grows. A name that is too long or not a
-    valid directory name ends with a hash of the settings.
+    valid directory name ends with a hash of the settings, and so does one that hides where a list is separated.
     """
     if not values:
         return base
     tuples = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     name = base + "".join(f"_{name}_{value_text(value)}" for name, value in tuples.items()).replace(" ", "-")
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
-    if plain == name and len(name) <= longest:
+    has_spaces = any(
+        " " in value_text(text)
+        for value in tuples.values()
+        for text in (value if isinstance(value, tuple) else (value,))
+    )
+    if plain == name and len(name) <= longest and not has_spaces:
         return name
     text = json.dumps(values, default=str, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]

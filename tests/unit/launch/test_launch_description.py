@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +14,7 @@ from sfactory.errors import ConfigError, ExitCode
 from sfactory.launch.jobs import Job, jobs_of
 from sfactory.launch.param_search import Choice, ParamGrid, ParamList, RandomSearch, Uniform
 from sfactory.launch.run_description import Experiment, RunDescription, description_of, name_of
+from sfactory_envs.synthetic.bandit import Bandit
 
 BANDIT = "--env=sfactory_envs.synthetic.bandit:Bandit"
 HEAD = "[[experiments]]\nbase_name='a'\ncmd=''\n"
@@ -87,6 +89,35 @@ def test_name_has_the_settings_or_a_hash_and_does_not_depend_on_other_runs() -> 
     assert len(name_of("a" * 90, {"gamma": 0.5, "learning_rate": 0.1})) == 100
     few, many = (jobs(Experiment("a", BANDIT, ParamGrid({"seed": seeds}))) for seeds in ([2], [1, 2, 3]))
     assert few[0] == many[1]
+
+
+def make(size: int = 5) -> Bandit:
+    return Bandit(num_contexts=size)
+
+
+class Place:
+    def __fspath__(self) -> str:
+        return "/a"
+
+
+def test_name_has_no_address_of_a_function_or_object() -> None:
+    varied = ParamGrid(
+        {"env": [make, functools.partial(make, size=3)], "encoder": [Bandit], "wrapper": [[make]], "pbt_dir": [Place()]}
+    )
+
+    names = [run.name for run in Experiment("a", BANDIT, varied).runs()]
+
+    start = "a_env_tests.unit.launch.test_launch_description-make_encoder_sfactory_envs.synthetic.bandit"
+    assert names == [f"{start}_de497a66", f"{start}_7f66bbc9"]
+
+
+def test_texts_with_spaces_and_lists_of_texts_have_different_names() -> None:
+    varied = ParamGrid({"obs_keys": [["a b"], ["a", "b"], ["a b", "c"], ["a", "b c"]]})
+
+    names = [run.name for run in Experiment("a", BANDIT, varied).runs()]
+
+    assert names[1] == "a_obs_keys_a-b"
+    assert len(set(names)) == 4
 
 
 def test_run_is_done_if_its_record_has_the_same_arguments() -> None:
