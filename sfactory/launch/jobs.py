@@ -1,6 +1,6 @@
 """The runs of a launcher: their command lines, their state in ``launch.json``, and the table of results.
 
-Whether a run is done is decided by the run's own record (``Job.done``). ``launch.json`` keeps how often a run was
+Whether a run is done is decided by the run's own files (``Job.done``). ``launch.json`` keeps how often a run was
 started, how it ended and why it failed, even if the run never had a directory.
 """
 
@@ -9,18 +9,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import operator
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from sfactory import atomic
 from sfactory.config.argv import asks_for_help
-from sfactory.config.flags import values_of
-from sfactory.config.resolve import read_command_line
-from sfactory.config.saved_config import CONFIG_NAME, RUN_NAME, SUMMARY_NAME
+from sfactory.config.flags import assigned, config_of, values_of
+from sfactory.config.resolve import GIVEN_EARLIER, Resolved, read_command_line
+from sfactory.config.saved_config import CONFIG_NAME, FROZEN, NOTED, RUN_NAME, SUMMARY_NAME, read_config
+from sfactory.config.schema import Config
 from sfactory.errors import ConfigError, RunDirError, clean
 from sfactory.experiment.provenance import local_time
 from sfactory.experiment.run_dir import keep_unreadable, lock_file
@@ -58,12 +60,18 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Job:
-    """One run of sfactory.train in ``folder``. arguments: its command line after the module."""
+    """One run of sfactory.train in ``folder``.
+
+    arguments: its command line after the module. config: what they ask for; changed: a text for each setting that an
+    earlier start of the run had otherwise.
+    """
 
     name: str
     folder: Path
     arguments: tuple[str, ...]
     env_vars: Mapping[str, str]
+    config: Config = field(default_factory=Config)
+    changed: tuple[str, ...] = ()
 
     @property
     def run_dir(self) -> Path:
@@ -82,12 +90,43 @@ class Job:
 
     @property
     def done(self) -> bool:
-        """Whether its run.json says that it has finished with exactly these arguments."""
+        """Whether its run.json says that it has finished, and starting it again would train no further.
+
+        It would not if a limit is reached; of a run that has ended before, or has several policies, if it was started
+        with exactly these arguments and their limits are not higher now.
+        """
         try:
             record = atomic.read_json(self.run_dir / RUN_NAME)
-            return bool(record["status"] == "done" and record["argv"] == list(self.arguments))
+            if record["status"] != "done":
+                return False
+            same = record["argv"] == list(self.arguments)
         except (OSError, ValueError, KeyError, TypeError):
             return False
+        return self._reached or (same and not self._raised)
+
+    @property
+    def _limits(self) -> tuple[float, float]:
+        """Env steps and seconds of training."""
+        run = self.config.run
+        return run.most_env_steps(self.config.frames_per_step), run.train_for_seconds
+
+    @property
+    def _reached(self) -> bool:
+        summary = Summary.read(self.run_dir / SUMMARY_NAME)
+        if summary is None or self.config.population.num_policies > 1:  # limits are those of each policy
+            return False
+        return any(map(operator.ge, (summary.env_steps, summary.train_seconds), self._limits))
+
+    @property
+    def _raised(self) -> bool:
+        """Whether a limit is higher than when the run has trained; a file of flags may have it."""
+        try:
+            saved = read_config(self.run_dir)
+        except ConfigError:
+            return False
+        if saved is None:
+            return False
+        return any(map(operator.gt, self._limits, replace(self, config=config_of(saved.values))._limits))
 
 
 def print_line(text: str) -> None:
@@ -99,19 +138,42 @@ def print_line(text: str) -> None:
 def jobs_of(description: RunDescription, folder: Path, suffix: str) -> list[Job]:
     """All runs of ``description`` in ``folder``; raises ConfigError with all problems of all runs."""
     jobs: list[Job] = []
-    names_by_problem: dict[str, list[str]] = {}
+    problems: dict[str, Sequence[str]] = {}
     for run in description.runs(suffix):
         arguments = (*run.words, f"--train_dir={folder}", f"--experiment={run.name}")
-        jobs.append(Job(run.name, folder, arguments, run.env_vars))
-        for problem in [*_name_problems(run.name), *_problems(run.words, arguments)]:
-            names_by_problem.setdefault(problem, []).append(run.name)
-    problems = []
-    for problem, names in names_by_problem.items():
-        more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-        problems.append(f"{', '.join(names[:_MAX_NAMES])}{more}: {problem}")
-    if problems:
-        raise ConfigError(problems)
+        found = _problems_of_words(run.words)
+        try:
+            if not found:
+                resolved = read_command_line(arguments)
+                found = _problems_of_values(values_of(resolved.config))
+                changed = (*resolved.changed, *_kept(resolved))
+                jobs.append(Job(run.name, folder, arguments, run.env_vars, resolved.config, changed))
+        except ConfigError as error:
+            found = error.problems
+        problems[run.name] = [*_name_problems(run.name), *found]
+    if lines := by_text(problems):
+        raise ConfigError(lines)
     return jobs
+
+
+def by_text(texts: Mapping[str, Sequence[str]]) -> list[str]:
+    """A line for each text, that begins with the names of the runs that have it; ``texts``: by the name of the run."""
+    names_by_text: dict[str, list[str]] = {}
+    for name, own in texts.items():
+        for text in own:
+            names_by_text.setdefault(text, []).append(name)
+    lines = []
+    for text, names in names_by_text.items():
+        more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+        lines.append(f"{', '.join(names[:_MAX_NAMES])}{more}: {text}")
+    return lines
+
+
+def _kept(resolved: Resolved) -> list[str]:
+    """A text for each setting of training that only an earlier start of the run has given."""
+    values = values_of(resolved.config)
+    kept = [name for name in NOTED | FROZEN if resolved.sources[name] == GIVEN_EARLIER]
+    return [f"{assigned(name, values[name])}: given at an earlier start, which the run keeps" for name in sorted(kept)]
 
 
 def _name_problems(name: str) -> list[str]:
@@ -122,19 +184,17 @@ def _name_problems(name: str) -> list[str]:
     return [f"files beside the runs have such names ({taken}); choose another base_name or --experiment_suffix"]
 
 
-def _problems(words: Sequence[str], arguments: Sequence[str]) -> list[str]:
+def _problems_of_words(words: Sequence[str]) -> list[str]:
     given = {word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")}
     problems = [f"--{name}: {why}; leave it out" for name, why in _RESERVED_FLAGS.items() if name in given]
     if asks_for_help(words):
         problems.append("--help: starts no run; leave it out")
     if any("\0" in word for word in words):
         problems.append(r"a value has the character \0, which no command line can have; leave it out")
-    if problems:
-        return problems
-    try:
-        values = values_of(read_command_line(arguments).config)
-    except ConfigError as error:
-        return error.problems
+    return problems
+
+
+def _problems_of_values(values: Mapping[str, object]) -> list[str]:
     return [f"--{name}={values[name]}: {why}" for name, (only, why) in _FIXED_FLAGS.items() if values[name] != only]
 
 
@@ -156,7 +216,7 @@ class Entry:
         if entry.status not in get_args(Status) or not isinstance(entry.starts, int):
             raise ValueError(f"{values!r} is not an entry")
         # Its launcher is dead, or the directory would be locked, and no run outlives its launcher.
-        return dataclasses.replace(entry, status="interrupted") if entry.status == "running" else entry
+        return replace(entry, status="interrupted") if entry.status == "running" else entry
 
 
 class LaunchState:
@@ -226,9 +286,27 @@ def _read(path: Path) -> dict[str, Entry]:
         return {}
 
 
-def results(jobs: Sequence[Job], launch_state: LaunchState) -> list[dict[str, Any]]:
-    """Facts about each run. A run is done if its own record says so."""
+def say_changed(jobs: Sequence[Job]) -> None:
+    """Print which settings of runs were edited after an earlier start, and what becomes of that."""
+    for is_done, consequence in (
+        (
+            True,
+            "are done, and nothing is trained for settings that differ; for runs with them choose another run_name or "
+            "--experiment_suffix, or raise a limit so that these runs train further with them",
+        ),
+        (False, "continue, from now on with settings that differ"),
+    ):
+        texts = {job.name: job.changed for job in jobs if job.done == is_done and job.changed}
+        if texts:
+            print_line(f"{len(texts)} runs {consequence}:")
+            for line in by_text(texts):
+                print_line(f"  {line}")
+
+
+def results(jobs: Sequence[Job], todo: Sequence[Job], launch_state: LaunchState) -> list[dict[str, Any]]:
+    """Facts about each run. A run is done if its own files say so. ``todo``: those that were started."""
     facts: list[dict[str, Any]] = []
+    started = {job.name for job in todo}
     for job in jobs:
         summary, entry = Summary.read(job.run_dir / SUMMARY_NAME), launch_state.entry(job.name)
         known = {} if summary is None else summary.to_dict()
@@ -238,6 +316,7 @@ def results(jobs: Sequence[Job], launch_state: LaunchState) -> list[dict[str, An
                 "status": "done" if job.done else entry.status,
                 "exit_code": entry.exit_code,
                 "starts": entry.starts,
+                "changed": [] if job.name in started else list(job.changed),
                 "env_steps": known.get("env_steps"),
                 "episode_return_mean": known.get("episode_return_mean"),
                 "run_dir": str(job.run_dir),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sfactory.config.launcher import LauncherConfig
 from sfactory.errors import ExitCode
-from sfactory.launch.jobs import Job, LaunchState, jobs_of, print_line, print_results, results
+from sfactory.launch.jobs import Job, LaunchState, jobs_of, print_line, print_results, results, say_changed
 from sfactory.launch.run_description import description_of
 from sfactory.launch.run_processes import VISIBLE, Gpus, LocalRuns, devices
 from sfactory.launch.run_slurm import Batch
@@ -35,11 +35,12 @@ def launch(config: LauncherConfig, command: str, interrupts: Interrupts) -> tupl
         todo = [job for job in jobs if not job.done]
         if len(todo) < len(jobs):
             print_line(f"{len(jobs) - len(todo)} of {len(jobs)} runs are done already")
+        say_changed(jobs)
         if batch is not None:
             return _to_slurm(jobs, todo, batch), int(ExitCode.DONE)
         interrupts.raising = False  # count signals from here on: a run that is being started must not be lost
         LocalRuns(todo, launch_state, interrupts, config.max_parallel, gpus, config.pause_between).run()
-        runs = results(jobs, launch_state)
+        runs = results(jobs, todo, launch_state)
         print_results(runs, launch_state)
     code = int(ExitCode.DONE)
     if any(run["status"] != "done" for run in runs):
@@ -58,6 +59,7 @@ def _to_slurm(jobs: Sequence[Job], todo: Sequence[Job], batch: Batch) -> str:
             "status": "waiting" if job.name in scripts else "done",
             "script": scripts.get(job.name),
             "job": numbers.get(job.name),
+            "changed": [] if job.name in scripts else list(job.changed),
             "run_dir": str(job.run_dir),
             "log": str(job.log_path),
         }

@@ -23,9 +23,8 @@ class Limits:
 
     @staticmethod
     def of(run: RunConfig, frames_per_step: int) -> Limits:
-        """The limits of a run; frames are converted to env steps, rounded up."""
-        frames = -(-run.train_for_frames // frames_per_step)
-        return Limits(min(run.train_for_env_steps, frames), run.train_for_seconds)
+        """The limits of a run."""
+        return Limits(run.most_env_steps(frames_per_step), run.train_for_seconds)
 
     def reached(self, env_steps: int, seconds: float) -> bool:
         """True if training is over at this point."""

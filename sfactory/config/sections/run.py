@@ -73,6 +73,10 @@ class RunConfig:
     )
     train_for_seconds: float = flag(1e10, "stop after this many seconds of training (start-up not counted)", gt=0)
 
+    def most_env_steps(self, frames_per_step: int) -> int:
+        """Trained env steps after which training is over; frames are converted to env steps, rounded up."""
+        return min(self.train_for_env_steps, -(-self.train_for_frames // frames_per_step))
+
 
 @dataclass(frozen=True)
 class ReportConfig:
