@@ -82,6 +82,8 @@ class Doom:
     name: str = "doom"
     modules: tuple[str, ...] = ("vizdoom",)
     extra: str = "vizdoom"
+    # The game is a program with arguments, and reads files with scripts.
+    code_kwargs: tuple[str, ...] = ("path", "args", "file")
     rows: ClassVar[Rows] = {"doom_basic": ("doom_basic",), "doom_health_gathering": ("doom_gathering",)}
 
     def names(self) -> Sequence[str]:

@@ -25,6 +25,7 @@ class ImportedFamily(RegisteredFamily):
     """
 
     registers: str = ""
+    code_kwargs: tuple[str, ...] = ()
     common: Flags = field(default_factory=dict)
     beginnings: Mapping[str, Flags] = field(default_factory=dict)
 
@@ -77,6 +78,7 @@ HIGHWAY = ImportedFamily(
     modules=("highway_env",),
     extra="highway",
     registers="highway_env",
+    code_kwargs=("vehiclestype", "vehicletype", "classpath"),  # module.Class, which is imported
     common=_ROADS,
     beginnings={
         **dict.fromkeys(

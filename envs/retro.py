@@ -60,6 +60,7 @@ class Retro(PrefixedFamily):
     """The env family of stable-retro."""
 
     one_per_process: str = "num_envs_per_worker"
+    code_kwargs: tuple[str, ...] = ("scenario",)  # it has scripts in Lua
 
     def make(
         self, env_name: str, *, render_mode: str | None = None, actions: str = "filtered", **kwargs: object

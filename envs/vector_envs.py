@@ -87,6 +87,8 @@ class RegisteredVectors(_VectorFamily):
 class EnvPool(_VectorFamily):
     """The family of EnvPool's environments."""
 
+    code_kwargs: tuple[str, ...] = ("path", "args")  # of the game that VizDoom starts, and of its files
+
     def matches(self, env_name: str) -> bool:
         """Whether ``env_name`` begins with the prefix, and is no game of Procgen."""
         return super().matches(env_name) and not PROCGEN.matches(env_name)

@@ -53,6 +53,9 @@ _DEFAULTS: Mapping[str, object] = {
 class DmLab(PrefixedFamily):
     """The env family of DeepMind Lab."""
 
+    # Folders of levels, which are scripts in Lua, and of maps; commands of the console.
+    code_kwargs: tuple[str, ...] = ("directory", "script", "command", "cache")
+
     def make(self, env_name: str, *, env_frameskip: int = 4, **kwargs: Any) -> gymnasium.Env[Any, Any]:
         """The level, with actions held for ``env_frameskip`` frames; ``kwargs``: those of DmLabEnv."""
         from .dmlab_env import DmLabEnv

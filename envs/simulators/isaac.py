@@ -44,6 +44,7 @@ class IsaacLab(PrefixedFamily):
     """The env family of what Isaac Lab registers with Gymnasium."""
 
     one_per_process: str = "worker_num_splits"
+    code_kwargs: tuple[str, ...] = ("experience", "kitargs")  # of the launcher: extensions and scripts
 
     def make(
         self,

@@ -39,6 +39,10 @@ class EnvFamily(Protocol):
     A name with a colon counts as code that must be trusted (sfactory.config.trust). A family whose names begin with a
     word and a colon, and import nothing that they give, has that beginning as its attribute ``prefix``.
 
+    A family whose environments run what some env_kwargs name (a program, a script, a class) has an attribute
+    ``code_kwargs``: parts of the names of these, at any depth, in small letters and digits alone. Such env_kwargs of a
+    run directory must be trusted as other code.
+
     A family whose environments do what flags of wrappers do (``env_framestack``, ``obs_resize``, ...) has an attribute
     ``own_wrappers``: by flag, the argument of ``make`` that gets its value (of ``obs_resize`` one number).
 

@@ -1,7 +1,9 @@
 """Refuses code that only the files of a run name: a run directory may come from a stranger.
 
-A flag names code if its value has a module to import: ``--env=my_envs:make``, ``--observers my_hooks:Watcher``. The
-user trusts such code by naming it on the command line, or all of it with ``--trust_run_dir=True``.
+A flag names code if its value has a module to import: ``--env=my_envs:make``, ``--observers my_hooks:Watcher``. Env
+kwargs are data of the env, but for references (Gymnasium's wrappers of older gyms import them) and for what the family
+of the env declares: see ``code_kwargs`` of EnvFamily. The user trusts code by naming it on the command line, or all of
+it with ``--trust_run_dir=True``.
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ from sfactory.config.env_families import find_family
 from sfactory.config.flags import assigned, shown
 
 TRUST = "trust_run_dir"
-# env_kwargs are data of the env; yet some envs import what they name (Gymnasium's wrappers of older gyms).
 NETWORKS = ("encoder", "core", "decoder", "model")
 CODE_FLAGS = ("env", "env_kwargs", "wrapper", "policy_mapping", "observers", "after_train_step", *NETWORKS)
 
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w./-]*")
+_PATH = re.compile(r"[/\\~].*|(.*[/\\])?\.\.([/\\].*)?")  # of a folder where scripts may be
 
 
 def untrusted(
@@ -33,7 +35,7 @@ def untrusted(
     """
     problems: list[str] = []
     for name in CODE_FLAGS:
-        if name in files and names_code(name, values[name]):
+        if name in files and names_code(name, values[name], str(values.get("env", ""))):
             typed = shlex.join(assignment(name, values[name]))
             repeat = f"{typed}, or " if name in known and typed == shown(typed) else ""
             problems.append(
@@ -43,15 +45,38 @@ def untrusted(
     return problems
 
 
-def names_code(name: str, value: object) -> bool:
-    """Whether this value of a flag of CODE_FLAGS has a module to import."""
+def names_code(name: str, value: object, env: str) -> bool:
+    """Whether this value of a flag of CODE_FLAGS has a module to import, or more that runs. env: the env's name."""
     if name == "env":
         # Of "vector:CartPole-v1" the family names no module; of "pettingzoo:my_envs.chess" it imports one.
         prefix: str = getattr(find_family(str(value)), "prefix", "")
-        return ":" in str(value).removeprefix(prefix)
+        rest = str(value).removeprefix(prefix)
+        return ":" in rest or _PATH.fullmatch(rest) is not None
     if name == "env_kwargs":
-        return any(_REFERENCE.fullmatch(text) for text in _texts(value))
+        return any(_REFERENCE.fullmatch(text) for text in _texts(value)) or _carry_code(value, env)
     return any(":" in text for text in _texts(value))
+
+
+def _carry_code(kwargs: object, env: str) -> bool:
+    """Whether the family of ``env``, or of the id that it has behind a module, declares that these carry code.
+
+    Names are compared as letters and digits alone. A line end may begin another setting, where a package reads a text.
+    """
+    families = map(find_family, {env, env.rpartition(":")[2]})
+    carriers = [part for family in families for part in getattr(family, "code_kwargs", ())]
+    if not carriers:
+        return False
+    names = [re.sub(r"[\W_]", "", name).lower() for name in _names(kwargs)]
+    has_line_end = any(len(text.splitlines()) > 1 for text in (*_names(kwargs), *_texts(kwargs)))
+    return has_line_end or any(part in name for part in carriers for name in names)
+
+
+def _names(value: object) -> Iterator[str]:
+    """All keys in a value."""
+    for name in value if isinstance(value, Mapping) else ():
+        yield str(name)
+    for element in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
+        yield from _names(element)
 
 
 def _texts(value: object) -> Iterator[str]:

@@ -92,7 +92,7 @@ def _resolved(remote: RemoteConfig, env: str, welcome: Mapping[str, Any]) -> Res
         reading.problems += [
             f"{assigned(name, values[name])}: only {source} names this code; if you trust it, add --trust_learner=True"
             for name in CODE_FLAGS
-            if name != "env" and name in values and names_code(name, values[name])
+            if name != "env" and name in values and names_code(name, values[name], env)
         ]
     if not reading.problems:
         values |= {

@@ -33,6 +33,8 @@ CODE: list[tuple[str, Any]] = [
     ("policy_mapping", "strange:who_plays"),
     ("wrapper", ("strange:Wrap", "strange:Other")),
 ]
+# A process can hold no more envs of some families.
+ONE_ENV = {"num_envs_per_worker": 1, "worker_num_splits": 1}
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +66,74 @@ def test_code_of_a_run_is_refused_until_the_user_names_it_or_trusts_the_run(
     assert not Path("executed").exists()
     for trusted in (typed, [TRUST]):
         assert values_of(read(*argv, *trusted).config)[name] == value
+
+
+# Of families: the env, and a value of env_kwargs with which it would run a program, a script or a class that it names.
+CODE_OF_FAMILIES: list[tuple[str, dict[str, Any]]] = [
+    ("doom_basic", {"vizdoom_path": "./strange"}),
+    ("doom_basic", {"ViZDoom Path": "./strange"}),
+    ("doom_basic", {"doom_map": "map01\nvizdoom_path = ./strange"}),
+    ("doom_basic", {"available_buttons": ["ATTACK", "\nvizdoom_path = ./strange\n"]}),
+    ("VizdoomBasic-v1", {"game_args": "+exec strange"}),
+    ("envpool:VizdoomCustom-v1", {"vzd_path": "./strange"}),
+    ("highway-fast-v0", {"config": {"other_vehicles_type": "strange.Car"}}),
+    ("retro:Airstriker-Genesis-v0", {"scenario": "./strange.json"}),
+    ("dmlab_watermaze", {"config": {"levelDirectory": "./strange"}}),
+    ("isaaclab:Isaac-Ant-v0", {"launcher": {"kit_args": "--exec strange.py"}}),
+]
+
+
+@pytest.mark.parametrize(("env", "kwargs"), CODE_OF_FAMILIES)
+def test_arguments_of_a_family_that_carry_code_are_refused_until_the_user_repeats_them(
+    env: str, kwargs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sfactory.packages._is_installed", lambda module: True)
+    leave(env=env, env_kwargs=kwargs, **ONE_ENV)
+
+    (problem,) = refused(*RESUME)
+
+    assert problem.startswith("--env_kwargs")
+    assert "names this code" in problem
+    assert read(*RESUME, "--env_kwargs", json.dumps(kwargs)).config.run.env_kwargs == kwargs
+    assert read(*RESUME, TRUST).config.run.env_kwargs == kwargs
+
+
+def test_arguments_of_an_id_that_the_user_repeats_with_its_package_are_still_refused() -> None:
+    leave(env="vizdoom.gymnasium_wrapper:VizdoomBasic-v1", env_kwargs={"vizdoom_path": "./strange"})
+
+    problems = refused(*RESUME, "--env=vizdoom.gymnasium_wrapper:VizdoomBasic-v1")
+
+    assert [text.partition("=")[0].partition(" ")[0] for text in problems if "names this code" in text] == [
+        "--env_kwargs"
+    ]
+
+
+@pytest.mark.parametrize("env", ["retro:/tmp/strange", "retro:../strange", "dmlab_/tmp/strange", "dmlab_a/../../b"])
+def test_a_name_that_is_a_path_needs_trust(env: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sfactory.packages._is_installed", lambda module: True)
+    leave(env=env, **ONE_ENV)
+
+    assert "names this code" in refused(*RESUME)[0]
+
+
+@pytest.mark.parametrize(
+    ("env", "kwargs"),
+    [
+        ("doom_basic", {"resolution": "64x48", "render_hud": True, "doom_map": "map02"}),
+        ("highway-v0", {"config": {"duration": 40, "observation": {"type": "Kinematics"}}}),
+        ("retro:Airstriker-Genesis-v0", {"state": "Level1", "actions": "discrete"}),
+        ("dmlab_watermaze", {"width": 64, "config": {"minGoalDistance": "10"}}),
+        ("dm_control/cheetah-run-v0", {"task_kwargs": {"random": 1}}),
+        ("HalfCheetah-v5", {"xml_file": "half_cheetah.xml"}),
+    ],
+)
+def test_other_arguments_of_a_family_need_no_trust(
+    env: str, kwargs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sfactory.packages._is_installed", lambda module: True)
+    leave(env=env, env_kwargs=kwargs, **ONE_ENV)
+
+    assert read(*RESUME).config.run.env_kwargs == kwargs
 
 
 @pytest.mark.parametrize("env", ["Taxi-v4", "atari_breakout", "vector:CartPole-v1", "envpool:Breakout-v5"])
