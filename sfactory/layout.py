@@ -159,6 +159,11 @@ class Layout:
         return (actor * self.splits + split) % self.num_policies
 
     @property
+    def evaluated(self) -> int:
+        """Policies that evaluators play: where agents have policies of their own, all of them."""
+        return self.num_policies if self.mapping in ("names", "function") else 1
+
+    @property
     def envs(self) -> int:
         """Envs of one split."""
         return self.rows // self.agents

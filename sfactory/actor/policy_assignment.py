@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from sfactory.actor.opponents import Opponents
+from sfactory.config.flags import assigned
+from sfactory.config.import_strings import Unresolved, find_callable
 from sfactory.config.population_rules import agents_by_pattern
-from sfactory.errors import ConfigError, EnvError
+from sfactory.errors import ConfigError, EnvError, named
 from sfactory.shared.trajectories import NOBODY, Slot
 
 SOLE_AGENT = "agent"  # the name of an env's agent where there is no other
 Ids = npt.NDArray[np.int16]
 Mapping = Callable[[str, int, int], int]  # (agent, episode of its env, env of the run) -> policy
+
+_ASKED = 8  # envs, and episodes of each, for which a function must choose the same to be taken for a lasting choice
 
 
 # Chooses the policies of the agents of an env when an episode begins. Arguments: the env's number in the split, the
@@ -154,6 +159,27 @@ def custom_assignment(
         return chosen
 
     return draw
+
+
+def lasting_policies(mapping: str, agents: Sequence[str], policies: int) -> tuple[int, ...]:
+    """By agent, its policy, if ``mapping`` gives it the same one in all episodes; () of any other ``mapping``.
+
+    Raises ConfigError as ``policies_by_name``, and for a function that cannot be called.
+    """
+    if agents_by_pattern(mapping):
+        return tuple(policies_by_name(mapping, agents))
+    if ":" not in mapping:
+        return ()
+    flag = assigned("policy_mapping", mapping)
+    try:
+        rule = custom_assignment(mapping, cast(Mapping, find_callable(mapping)), agents, 0, policies)
+        before = np.zeros(len(agents), np.int16)
+        drawn = {tuple(rule(env, episode, before)) for env in range(_ASKED) for episode in range(_ASKED)}
+    except Unresolved as error:
+        raise ConfigError([f"{flag}: {error}"]) from error.__cause__
+    except Exception as error:  # the user's function may raise anything
+        raise ConfigError([f"{flag} raised {named(error)}"]) from error
+    return drawn.pop() if len(drawn) == 1 else ()
 
 
 def _present(ids: Ids) -> tuple[int, ...]:

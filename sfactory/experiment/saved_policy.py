@@ -116,8 +116,14 @@ class SavedPolicy:
             raise CheckpointError(f"{path} cannot be used: {clean(str(error))}") from error
         number = path.absolute().relative_to(run_dir.absolute()).parts[0].removeprefix("checkpoint_p")
         policy = int(number) if number.isdecimal() else 0
-        wanted = PolicyFlags(run_dir.name, str(run_dir.parent), policy_index=policy, trust_run_dir=trust_run_dir)
-        return SavedPolicy(config, path, SavedState.of(payload, path), run_dir / CONFIG_NAME, wanted)._of_actor()
+        state = SavedState.of(payload, path)
+        wanted = PolicyFlags(
+            *(run_dir.name, str(run_dir.parent)),
+            checkpoint_env_steps=state.env_steps,
+            policy_index=policy,
+            trust_run_dir=trust_run_dir,
+        )
+        return SavedPolicy(config, path, state, run_dir / CONFIG_NAME, wanted)._of_actor()
 
     def _of_actor(self) -> SavedPolicy:
         """The actor alone if the critic has observations of its own, which need not be there; its value is 0."""

@@ -108,7 +108,7 @@ def _planned_bytes(spec: EnvSpec, layout: Layout, weight_bytes: int, replayed: i
     one_each = replace(layout, slots_per_split=layout.slots_per_split or 1)
     per_row = planned_bytes(trajectory_fields(spec, one_each)) / (one_each.num_slots * layout.rows)
     opponents = layout.opponents + 1 if layout.opponents else 0
-    weights = 2 * weight_bytes * (layout.num_policies + opponents + (1 if layout.evaluators else 0))
+    weights = 2 * weight_bytes * (layout.num_policies + opponents + (layout.evaluated if layout.evaluators else 0))
     kept = int(per_row * (layout.dataset_rows * layout.datasets + replayed)) * layout.num_policies
     return slots + kept + weights + RnnStates.spec(layout).nbytes
 
@@ -160,7 +160,7 @@ def _process_bytes(config: Config, layout: Layout, weight_bytes: int, device: st
     policies, others = layout.num_policies, len(layout.process_names) - layout.num_policies
     acting = layout.num_actors * policies if layout.inference == "local" else policies * layout.policy_workers
     acting *= layout.opponents + 2 if layout.opponents else 1
-    copies = layout.evaluators + (acting if device == "cpu" or layout.inference == "local" else 0)
+    copies = layout.evaluators * layout.evaluated + (acting if device == "cpu" or layout.inference == "local" else 0)
     copies += 3 * policies if device == "cpu" else 0
     own = process_memory(0, 0) if config.run.serial_mode else process_memory(policies, others)
     return own + copies * weight_bytes

@@ -1,6 +1,7 @@
 """Runs the process that evaluates the newest published policy while training continues.
 
-It has its own env, seeds and copy of the weights, so training gives the same results with it as without.
+It has its own env, seeds and copy of the weights, so training gives the same results with it as without. Agents that
+always have another policy in training have it here, too; returns are those of the agents of policy 0.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 import torch
 from threadpoolctl import threadpool_limits
 
+from sfactory.actor.policy_assignment import SOLE_AGENT, lasting_policies
 from sfactory.clock import BLOCK_S, Deadline, Every
 from sfactory.config.schema import Config
 from sfactory.env.conversion import BadObservation
@@ -27,7 +29,9 @@ from sfactory.errors import EnvError, SFactoryError
 from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.layout import episodes_of, evaluator_name, learner_name
 from sfactory.messages import TRUE_OBJECTIVE, EpisodeTotals, EvaluationPart
+from sfactory.play.action_chooser import ActingModel
 from sfactory.play.eval_video import EvaluationVideos
+from sfactory.play.joint_policy import JointPolicy
 from sfactory.play.player import EnvFailed, Player
 from sfactory.play.rendering import AnyEnv
 from sfactory.seeds import ENV_SEED_BITS, Branch, seed_at, seed_libraries
@@ -80,7 +84,8 @@ class Evaluator:
         self._shared, self._evaluation = setup.shared, setup.config.evaluation
         assert setup.shared.candidate is not None, "without evaluators"
         self._candidate = setup.shared.candidate
-        self._policy = ActingPolicy(setup.shared.spec, setup.config.model, self._candidate.weights, torch.device("cpu"))
+        self._policies = self._make_policies()
+        self._policy = self._policies[0]
         self._learner = setup.shared.status.row(learner_name(0))
         self._is_judged = setup.config.checkpoint.best_by_evaluation
         self._deadline: Deadline | None = None
@@ -100,9 +105,10 @@ class Evaluator:
 
     def turn(self, timeout: float) -> None:
         """Play a candidate if there is one, or wait for one up to ``timeout`` seconds."""
-        presents, candidate, weights = self._setup.evaluator == 0, self._candidate, self._shared.weights[0]
+        presents, candidate = self._setup.evaluator == 0, self._candidate
         is_free = candidate.done and (candidate.judged or not self._is_judged)
-        if presents and is_free and weights.publications and self._due.due():
+        weights = self._shared.weights[: len(self._policies)]
+        if presents and is_free and all(each.publications for each in weights) and self._due.due():
             candidate.present(weights, [self._learner.get(name) for name in COUNTS])
         if self._candidate_waits:
             self._play()
@@ -121,11 +127,23 @@ class Evaluator:
         """Close the env."""
         close_env(self._env, self._name)
 
+    def _make_policies(self) -> list[ActingPolicy]:
+        """Policy 0, and the others if each plays agents of its own."""
+        spec, config = self._shared.spec, self._setup.config
+        population, agents = config.population, spec.agents or (SOLE_AGENT,)
+        several = bool(self._candidate.others)
+        self._plays = lasting_policies(population.policy_mapping, agents, population.num_policies) if several else ()
+        weights = [self._candidate.weights, *(self._candidate.others if self._plays else ())]
+        return [ActingPolicy(spec, config.model, each, torch.device("cpu")) for each in weights]
+
     def _make_env(self) -> None:
         setup = self._setup
         self._env = self._make(setup.seed_of(_FOR_ENV, self._restarts))
+        policy: ActingModel = self._policy
+        if self._plays:
+            policy = JointPolicy(dict(enumerate(self._policies)), self._plays, 0)
         self._player = Player(
-            *(self._env, self._shared.spec, self._policy, self._check_stop),
+            *(self._env, self._shared.spec, policy, self._check_stop),
             name=self._name,
             deterministic=self._evaluation.eval_deterministic,
         )
@@ -150,7 +168,8 @@ class Evaluator:
     def _play(self) -> None:
         evaluator, candidate = self._setup.evaluator, self._candidate
         self._played = number = candidate.number
-        self._policy.refresh()
+        for policy in self._policies:
+            policy.refresh()
         env_steps = int(candidate.read()[2]["env_steps"])  # another process may have presented it
         totals: EpisodeTotals | None = None
         while totals is None:

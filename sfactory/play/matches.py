@@ -13,7 +13,6 @@ from typing import NamedTuple, cast
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from sfactory.actor.multi_agent_split import MOST_NAMED
 from sfactory.actor.opponents import sides_of
@@ -25,7 +24,8 @@ from sfactory.env.lifecycle import close_env
 from sfactory.env.multi_agent import AgentsEnv
 from sfactory.errors import ConfigError
 from sfactory.experiment.saved_policy import SavedPolicy, require_same_env
-from sfactory.model.actor_critic import Acted, ActorCritic
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.play.joint_policy import JointPolicy
 from sfactory.play.player import Episode, Player
 from sfactory.play.ratings import ratings
 from sfactory.play.rendering import show_nothing
@@ -44,35 +44,6 @@ class Contestant(NamedTuple):
     name: str
     wanted: PolicyFlags
     saved: SavedPolicy
-
-
-class SidedPolicy:
-    """Two policies as one: each acts for the agents of its side."""
-
-    def __init__(self, models: Sequence[ActorCritic], sides: Sequence[Sequence[int]]) -> None:
-        self._parts = [(model, torch.tensor(side)) for model, side in zip(models, sides, strict=True)]
-        self._state_size = max(model.state_size for model in models)
-
-    def fresh_state(self, rows: int) -> Tensor:
-        """See ActingModel."""
-        return torch.zeros(rows, self._state_size)
-
-    def draw_privately(self) -> None:
-        """See ActingModel."""
-        for model, _ in self._parts:
-            model.draw_privately()
-
-    def act(self, obs: dict[str, Tensor], state: Tensor, deterministic: bool = False) -> Acted:
-        """See ActingModel."""
-        acted = []
-        for model, rows in self._parts:
-            own = {key: tensor[rows] for key, tensor in obs.items()}
-            acted.append(model.act(own, state[rows, : model.state_size], deterministic))
-        order = torch.cat([rows for _, rows in self._parts]).argsort()
-        state = torch.cat([torch.nn.functional.pad(a.state, (0, self._state_size - a.state.shape[1])) for a in acted])
-        actions = {key: torch.cat([each.actions[key] for each in acted])[order] for key in acted[0].actions}
-        log_prob, value = (torch.cat([getattr(a, name) for a in acted])[order] for name in ("log_prob", "value"))
-        return Acted(actions, log_prob, value, state[order])
 
 
 def play_matches(runs: Sequence[str], config: MatchConfig) -> str:
@@ -168,7 +139,7 @@ def _points(
     """The points of ``one`` in each episode, half of them on either side of the env. pair: for the seed."""
     sides = sides_of(env.agents)
     for side, (own, theirs) in enumerate((sides, sides[::-1])):
-        policy = SidedPolicy((one, other), (own, theirs))
+        policy = JointPolicy({0: one, 1: other}, [int(agent in theirs) for agent in range(len(env.agents))], 0)
         player = Player(env, one.spec, policy, show_nothing, name=name, deterministic=config.eval_deterministic)
         for episode in player.episodes(
             config.episodes // 2, _NO_LIMIT, seed_at(config.seed, Branch.MATCH, *pair, side)

@@ -19,9 +19,9 @@ from sfactory.env.factory import IMAGES, SPANS_FRAMES, EnvFactory, takes_framesk
 from sfactory.env.lifecycle import close_env
 from sfactory.errors import ConfigError, EnvError
 from sfactory.experiment.saved_policy import SavedPolicy
-from sfactory.play.joint_policy import acting_model
 from sfactory.play.player import Player, env_seed_of
 from sfactory.play.rendering import AnyEnv, Show, VideoScreen, env_with_window, frames_per_second, show_nothing
+from sfactory.play.saved_policies import SavedPolicies
 from sfactory.play.video import VideoFile
 from sfactory.system.optional_packages import find_ffmpeg
 
@@ -60,7 +60,7 @@ def play_session(config: EnjoyConfig, saved: SavedPolicy, seed: int) -> Iterator
             video = stack.enter_context(VideoFile(video_path, frames_per_second(env, config.fps), ffmpeg))
             show = VideoScreen(video, config.video_frames, name).show
         spec = saved.spec_of(env, factory.name)
-        policy, deterministic = acting_model(saved, spec), config.eval_deterministic
+        policy, deterministic = SavedPolicies.of(saved).acting_model(spec), config.eval_deterministic
         yield Player(env, spec, policy, show, name=name, deterministic=deterministic, repeat=repeat), video
 
 

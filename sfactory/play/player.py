@@ -23,6 +23,7 @@ from sfactory.experiment.summary import finite
 from sfactory.messages import TRUE_OBJECTIVE, EpisodeExtras, ExtrasRefused
 from sfactory.model.torch_state import OwnTorchState
 from sfactory.play.action_chooser import ActingModel, ActionChooser
+from sfactory.play.joint_policy import JointPolicy
 from sfactory.play.rendering import AnyEnv, Show
 from sfactory.seeds import ENV_SEED_BITS, Branch, seed_at, seed_libraries
 from sfactory.spec import EnvSpec
@@ -35,8 +36,8 @@ class EnvFailed(SFactoryError):
 
 
 class Episode(NamedTuple):
-    """One whole episode: its raw return (with several agents the mean over those that acted), and its length in env
-    steps.
+    """One whole episode: its raw return (with several agents the mean over those of the policy that acted), and its
+    length in env steps.
 
     stats: the numbers of ``info["episode_extra_stats"]``, ``true_objective`` if ``info`` has it, and with several
     agents the returns of the team and of each agent.
@@ -122,6 +123,7 @@ class Player:
         self._name, self._deterministic, self._repeat = name, deterministic, repeat
         self._agents = env if isinstance(env, AgentsEnv) else _OneAgent(env)
         size = spec.num_agents
+        self._own = policy.own if isinstance(policy, JointPolicy) else list(range(size))
         self._chooser = ActionChooser(policy, spec, env.observation_space, env.action_space, size)
         self._blank = blank(env.observation_space)
         self._activity = AgentActivity(size, spec.in_turns)
@@ -169,11 +171,12 @@ class Player:
                 if change is None:
                     continue
                 stops = self._activity.change(change, observations)
-                infos += [change.infos[agent] for agent in sorted(stops.terminated + stops.truncated + stops.ended)]
+                ended = {*stops.terminated, *stops.truncated, *stops.ended}
+                infos += [change.infos[agent] for agent in self._own if agent in ended]
                 if stops.over:
                     acted = self._activity.acted
                     team = team_stats(self._spec.agents, returns, acted) if self._spec.agents else {}
-                    earned = [each for each, took_part in zip(returns, acted, strict=True) if took_part]
+                    earned = [returns[agent] for agent in self._own if acted[agent]]
                     mean = sum(earned) / len(earned) if earned else math.nan
                     return Episode(mean, step, {**team, **self._stats(infos)})
             if self._previous is not None:

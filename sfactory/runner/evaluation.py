@@ -27,9 +27,9 @@ from sfactory.errors import CheckpointError, ConfigError, EnvError, EnvFaults, R
 from sfactory.experiment.saved_policy import SavedPolicy
 from sfactory.planning.env_probe import probing
 from sfactory.play.evaluation import Evaluation
-from sfactory.play.joint_policy import acting_model
 from sfactory.play.player import EnvFailed, Episode, Player
 from sfactory.play.rendering import AnyEnv
+from sfactory.play.saved_policies import SavedPolicies
 from sfactory.process.spawn import Spawner
 from sfactory.seeds import ENV_SEED_BITS, Branch, seed_at, seed_libraries
 from sfactory.system.cores import Cores
@@ -45,7 +45,7 @@ Report = Callable[[Sequence[Episode]], None]
 class Share(NamedTuple):
     """The episodes that one process plays. numbers: of the episodes."""
 
-    saved: SavedPolicy
+    policies: SavedPolicies
     factory: EnvFactory
     numbers: range
     seed: int
@@ -66,8 +66,8 @@ class Share(NamedTuple):
                 tell(_STEPPING)
 
         try:
-            spec = self.saved.spec_of(env, self.factory.name)
-            model = acting_model(_with_weights(self.saved, torch.from_numpy), spec)
+            spec = self.policies.saved.spec_of(env, self.factory.name)
+            model = self.policies.with_weights(torch.from_numpy).acting_model(spec, says=self.numbers.start == 0)
         except (CheckpointError, ConfigError) as error:
             return error
         player = Player(env, spec, model, show, name=name, deterministic=self.deterministic)
@@ -102,8 +102,10 @@ class EvaluationPlan(NamedTuple):
     def run(self, report: Report = lambda episodes: None) -> Evaluation:
         """Play. ``report``: called twice a second with the episodes so far.
 
-        Raises EnvError if the env cannot be made or hangs, EnvFaults if it fails, and the errors of ``acting_model``.
+        Raises EnvError if the env cannot be made or hangs, EnvFaults if it fails, and the errors of SavedPolicies.
         """
+        # Torch would send weights as shared memory.
+        policies = SavedPolicies.of(self.saved).with_weights(lambda weight: weight.numpy())
         spawner = Spawner(objects_of_program(self._code()))
         spawner.open()
         found: dict[int, Episode] = {}
@@ -111,7 +113,8 @@ class EvaluationPlan(NamedTuple):
             # Each process has a stack of its own, so that its end is explained by what belongs to it.
             stacks = [processes.enter_context(contextlib.ExitStack()) for _ in range(self.workers)]
             futures = [
-                pool.submit(_collect, self._start(spawner, worker, stack), found) for worker, stack in enumerate(stacks)
+                pool.submit(_collect, self._start(spawner, policies, worker, stack), found)
+                for worker, stack in enumerate(stacks)
             ]
             while not _over(futures):
                 report(_in_order(found))
@@ -130,11 +133,12 @@ class EvaluationPlan(NamedTuple):
         yield from (values[name] for name in ("wrapper", *NETWORKS))
         yield from self.factory.kwargs.values()
 
-    def _start(self, spawner: Spawner, worker: int, stack: contextlib.ExitStack) -> Callable[[], Any]:
-        saved = _with_weights(self.saved, lambda weight: weight.numpy())  # torch would send them as shared memory
+    def _start(
+        self, spawner: Spawner, policies: SavedPolicies, worker: int, stack: contextlib.ExitStack
+    ) -> Callable[[], Any]:
         numbers = range(worker, self.episodes, self.workers)
         factory = dataclasses.replace(self.factory, env_index=self.factory.env_index - worker)
-        share = Share(saved, factory, numbers, self.seed, self.deterministic)
+        share = Share(policies, factory, numbers, self.seed, self.deterministic)
         limit_s = self.saved.config.sampling.reset_timeout_seconds
         return stack.enter_context(probing(spawner, self.factory.name, share, limit_s, name=f"sf-eval-{worker}"))
 
@@ -174,8 +178,3 @@ def _over(futures: Sequence[Future[None]]) -> bool:
 
 def _in_order(found: dict[int, Episode]) -> list[Episode]:
     return [episode for _, episode in sorted(dict(found).items())]
-
-
-def _with_weights(saved: SavedPolicy, change: Callable[[Any], Any]) -> SavedPolicy:
-    weights = {name: change(weight) for name, weight in saved.state.model.items()}
-    return dataclasses.replace(saved, state=dataclasses.replace(saved.state, model=weights))

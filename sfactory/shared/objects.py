@@ -55,7 +55,8 @@ class SharedObjects:
         self.control = Control(layout.num_policies)
         self.weights = [SharedWeights(weight_bytes, policy) for policy in range(layout.num_policies)]
         self.opponents = OpponentPool(layout.opponents, weight_bytes, layout.num_actors) if layout.opponents else None
-        self.candidate = EvalWeights(weight_bytes, layout.evaluators) if layout.evaluators else None
+        played = layout.evaluators, layout.evaluated
+        self.candidate = EvalWeights(weight_bytes, *played) if layout.evaluators else None
         self.status = StatusBoard(layout.process_names)
         self.failures = FailureBoard(layout.process_names)
         # To an actor at most: a reply per split from each policy that may play it, and two wake-ups per slot (one sent,

@@ -103,11 +103,14 @@ class EvalWeights:
     A new candidate is presented only after all evaluators have finished the current one. So all episodes of an
     evaluation use one policy version, even if an env is slow. Where evaluations decide which policy is the best, the
     learner must have judged the candidate, too: it saves the very weights that were played.
+
+    others: by policy from 1, the weights of policies that play agents of their own beside the candidate's.
     """
 
-    def __init__(self, nbytes: int, evaluators: int) -> None:
+    def __init__(self, nbytes: int, evaluators: int, policies: int = 1) -> None:
         """``nbytes``: that of the SharedWeights that candidates are copied from."""
         self.weights = SharedWeights(nbytes + 8 * len(COUNTS))  # weights, and COUNTS of their time as float64
+        self.others = [SharedWeights(nbytes, policy) for policy in range(1, policies)]
         one = TensorSpec((1,), "int64")
         fields = {"done": TensorSpec((evaluators,), "int64"), "mean": TensorSpec((1,), "float64")}
         self._shared = SharedArrays("candidate", {**fields, "played": one, "judged": one})
@@ -126,16 +129,18 @@ class EvalWeights:
         """True if all evaluators have finished the current candidate, or if there is none yet."""
         return bool((self._shared["done"] == self.number).all())
 
-    def present(self, published: SharedWeights, counts: Sequence[float]) -> None:
-        """Make the newest weights of ``published`` the candidate; called by one process, only when ``done``.
-
-        counts: COUNTS of now.
+    def present(self, published: Sequence[SharedWeights], counts: Sequence[float]) -> None:
+        """Make the newest weights of the first policy of ``published`` the candidate; called by one process, only when
+        ``done``. counts: COUNTS of now.
         """
         assert self.done, f"candidate {self.number} is still being played"
-        block = np.empty(self.weights.nbytes, np.uint8)
-        _, version = published.read_into(block[: published.nbytes])
-        block[published.nbytes :] = np.array(counts).view(np.uint8)
-        self.weights.publish(block, version)
+        block, size = np.empty(self.weights.nbytes, np.uint8), published[0].nbytes
+        for own, theirs in zip(self.others, published[1:], strict=False):
+            _, version = theirs.read_into(block[:size])
+            own.publish(block[:size], version)
+        _, version = published[0].read_into(block[:size])
+        block[size:] = np.array(counts).view(np.uint8)
+        self.weights.publish(block, version)  # last, as it is what evaluators look at
 
     def mark_done(self, evaluator: int, number: int) -> None:
         self._shared["done"][evaluator] = number

@@ -123,7 +123,7 @@ def test_the_best_by_evaluation_has_the_weights_and_counts_that_were_evaluated(t
         """The weights of ``mark`` are played while the policy learns on, and reach ``mean``."""
         run.learn(mark, mean_return=1000.0)
         run.publisher.publish(run.trainer.train_step)
-        candidate.present(run.shared.weights[0], [run.progress.env_steps, run.progress.agent_steps, 7, 0.5])
+        candidate.present(run.shared.weights, [run.progress.env_steps, run.progress.agent_steps, 7, 0.5])
         run.save_after(-1.0)
         assert not candidate.judged
         candidate.mark_done(0, candidate.number)

@@ -35,6 +35,7 @@ from sfactory.shared.objects import SharedObjects
 from sfactory.shared.status import State
 from tests.support.decoder import decode
 from tests.support.parts import SCALAR, small_run
+from tests.support.scripted_agents import NAMES, Changes, ScriptedAgents
 from tests.support.scripted_env import ScriptedEnv
 
 # The next evaluation is always due.
@@ -47,13 +48,15 @@ RETURNS = [0.5 + 1.5, 100.5 + 101.5 + 102.5, 200.5 + 201.5 + 202.5 + 203.5]
 class Run:
     """What evaluators share, and what they report."""
 
-    def __init__(self, *versions: int, **flags: Any) -> None:
+    def __init__(self, *versions: int, agents: tuple[str, ...] = (), **flags: Any) -> None:
         """``versions``: those published."""
         self.config: Config = config_of({**FLAGS, **flags})
-        evaluators = num_evaluators(self.config.evaluation)
-        layout = Layout.plan(self.config.sampling, self.config.learner, "central", evaluators=evaluators)
+        evaluators, spec = num_evaluators(self.config.evaluation), dataclasses.replace(SCALAR, agents=agents)
+        sampling, learner, population = self.config.sampling, self.config.learner, self.config.population
+        more: dict[str, Any] = {"population": population, "agents": spec.num_agents}
+        layout = Layout.plan(sampling, learner, "central", evaluators=evaluators, **more)
         self._flat = FlatState(ActorCritic(SCALAR, self.config.model))
-        self.shared = SharedObjects(SCALAR, layout, flat_bytes(ActorCritic(SCALAR, self.config.model)))
+        self.shared = SharedObjects(spec, layout, flat_bytes(ActorCritic(SCALAR, self.config.model)))
         for version in versions:
             self.publish(version)
 
@@ -65,13 +68,23 @@ class Run:
     ) -> EvaluatorSetup:
         return EvaluatorSetup(self.config, self.shared, evaluator, seed, generation, videos)
 
+    def publish_action(self, policy: int, action: int) -> None:
+        """Publish weights of ``policy`` that always choose ``action``."""
+        model = ActorCritic(SCALAR, self.config.model)
+        model.policy_head.linear.bias.data[action] = 1000.0
+        self.shared.weights[policy].publish(FlatState(model).to_host(), 1)
+
     def evaluator(
-        self, *envs: ScriptedEnv | EnvError, evaluator: int = 0, seed: int = 1, videos: Path | None = None
+        self,
+        *envs: ScriptedEnv | ScriptedAgents | EnvError,
+        evaluator: int = 0,
+        seed: int = 1,
+        videos: Path | None = None,
     ) -> Evaluator:
         """``envs``: made, or raised, in this order."""
         made = iter(envs)
 
-        def make(seed: int) -> ScriptedEnv:
+        def make(seed: int) -> ScriptedEnv | ScriptedAgents:
             if isinstance(env := next(made), EnvError):
                 raise env
             return env
@@ -104,6 +117,26 @@ def test_an_evaluation_is_of_whole_episodes_of_the_newest_version() -> None:
     assert part.totals == EpisodeTotals(3, 3, sum(RETURNS), min(RETURNS), max(RETURNS), 9, 0, 0.0)
 
 
+@pytest.mark.parametrize("mapping", ["ann=0,bob=1", "tests.unit.play.test_joint_policy:by_name"])
+def test_agents_are_played_by_their_policies_and_returns_are_of_those_of_the_first(mapping: str) -> None:
+    run = Run(agents=NAMES, num_policies=2, policy_mapping=mapping, eval_episodes=1, eval_deterministic=True)
+    env = ScriptedAgents({2: Changes(terminated=(0, 1)), 4: Changes(terminated=(0, 1))})
+    evaluator = run.evaluator(env)
+    run.publish_action(0, 3)
+    evaluator.turn(0)
+    assert not run.parts(), "policy 1 has no weights yet"
+    run.publish_action(1, 7)
+
+    evaluator.turn(0)
+
+    (part,) = run.parts()
+    assert env.taken == [[3, 7], [3, 7]]
+    assert (part.totals.episodes, part.totals.return_sum) == (1, 0.5 + 10.5)
+    run.publish_action(1, 8)
+    evaluator.turn(0)
+    assert env.taken[2:] == [[3, 8], [3, 8]]
+
+
 def test_the_first_episode_is_recorded_under_the_env_steps_of_its_weights(tmp_path: Path) -> None:
     class Drawn(ScriptedEnv):
         """Can be drawn."""
@@ -133,7 +166,7 @@ def test_the_first_episode_is_recorded_under_the_env_steps_of_its_weights(tmp_pa
         "eval_000000000550.mp4": 1 + SCRIPT[0][0],
     }
     assert run.shared.candidate is not None
-    run.shared.candidate.present(run.shared.weights[0], [700.0, 0.0, 0.0, 0.0])  # its evaluator then dies
+    run.shared.candidate.present(run.shared.weights, [700.0, 0.0, 0.0, 0.0])  # its evaluator then dies
     row.set("env_steps", 800)
     run.evaluator(Drawn(SCRIPT * 4), videos=tmp_path).turn(0)
     assert (tmp_path / "eval_000000000700.mp4").exists()

@@ -99,7 +99,7 @@ def test_candidate_is_the_newest_publication_until_all_evaluators_are_done() -> 
     for version in (10, 20):
         weights.publish(pattern(version), version)
 
-    candidate.present(weights, counts)
+    candidate.present([weights], counts)
     weights.publish(pattern(30), 30)
 
     assert candidate.weights.read_into(target) == (1, 20)
@@ -107,7 +107,7 @@ def test_candidate_is_the_newest_publication_until_all_evaluators_are_done() -> 
     assert np.array_equal(target, pattern(20))
     candidate.mark_done(1, 1)
     with pytest.raises(AssertionError, match="candidate 1 is still being played"):
-        candidate.present(weights, counts)
+        candidate.present([weights], counts)
 
     candidate.mark_done(0, 1)
     assert candidate.done
@@ -118,6 +118,6 @@ def test_candidate_is_the_newest_publication_until_all_evaluators_are_done() -> 
     block, version, then = candidate.read()
     assert np.array_equal(block, pattern(20))
     assert (version, list(then.values())) == (20, counts)
-    candidate.present(weights, counts)
+    candidate.present([weights], counts)
     assert (candidate.mean, candidate.judged) == (None, False)
     assert (candidate.number, candidate.version, candidate.done) == (2, 30, False)
