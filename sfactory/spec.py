@@ -19,7 +19,7 @@ from sfactory.action_heads import ActionHead, BoxHead, DiscreteHead, heads_of
 from sfactory.config.schema import Kind, ModelConfig
 from sfactory.errors import EnvError, named
 from sfactory.plain_spaces import plain_space
-from sfactory.tensor_spec import MASK_KEY, ObsSpec, Reader, presence_of, with_layouts
+from sfactory.tensor_spec import MASK_KEY, ObsSpec, Reader, is_mask, layouts_by_key, presence_of, with_layouts
 from sfactory.tensor_spec import TensorSpec as TensorSpec
 
 _MOST_VALUES = 2**31  # of a choice: each has numbers of its own in the network
@@ -105,6 +105,24 @@ class EnvSpec:
         squashed = config.continuous_distribution == "squashed"
         heads = (head.normalized(squashed) if isinstance(head, BoxHead) else head for head in self.actions)
         return dataclasses.replace(self, obs=obs, actions=tuple(heads))
+
+    def masked_by(self, obs_layout: tuple[str, ...]) -> EnvSpec:
+        """The same with the action masks that ``--obs_layout`` leaves and names.
+
+        Raises EnvError if it names one where agents have different spaces.
+        """
+        named = [path for path, layout in layouts_by_key(obs_layout).items() if layout == "mask"]
+        if self.kinds and named:
+            raise EnvError(
+                f"--obs_layout={named[0]}=mask: where agents have different spaces, the mask of a kind is known by its "
+                "name: call it action_mask in the env"
+            )
+
+        obs = dict(self.obs)
+        for path, leaf in self.obs:
+            if leaf.is_mask != is_mask(path, obs_layout):
+                obs[path] = dataclasses.replace(leaf, layout="flat" if leaf.is_mask else "mask")
+        return dataclasses.replace(self, obs=_with_heads(tuple(obs.items()), self.actions))
 
     def _core_inputs(self, config: ModelConfig) -> Iterator[tuple[str, TensorSpec]]:
         """The observations that actors make of actions and rewards, see PreviousSteps."""
@@ -251,7 +269,8 @@ def _chosen(paths: list[str], config: ModelConfig) -> frozenset[str]:
     chosen = set(paths)
     if config.obs_keys:
         chosen = masks.union(_below("obs_keys", config.obs_keys, paths), *_read_alone(paths, config).values())
-    chosen |= {presence_of(path) for path in chosen if f"{path}=entities" in config.obs_layout}.intersection(paths)
+    layouts = layouts_by_key(config.obs_layout)
+    chosen |= {presence_of(path) for path in chosen if layouts.get(path) == "entities"}.intersection(paths)
     chosen -= _below("ignore_obs_keys", config.ignore_obs_keys, paths)
     if not chosen:
         raise EnvError("--obs_keys and --ignore_obs_keys leave no observation")

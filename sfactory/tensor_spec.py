@@ -172,7 +172,7 @@ def _image_shape(shape: tuple[int, ...], layout: Layout) -> ImageShape:
 
 
 def _default_layout(path: str, spec: TensorSpec, config: ModelConfig) -> Layout:
-    if path.partition("/")[0] == MASK_KEY:
+    if is_mask(path, config.obs_layout):
         return "mask"
     if spec.categorical and config.one_hot_max:
         return "choices"
@@ -195,13 +195,22 @@ def _layout_of_image(shape: tuple[int, ...]) -> Layout | None:
     return None
 
 
-def _given(entries: tuple[str, ...], paths: list[str]) -> dict[str, Layout]:
+def layouts_by_key(obs_layout: tuple[str, ...]) -> dict[str, str]:
+    """What ``--obs_layout`` says: LAYOUT by KEY; of an entry without a key by ""."""
+    return {key: layout for key, _, layout in (entry.rpartition("=") for entry in obs_layout)}
+
+
+def is_mask(path: str, obs_layout: tuple[str, ...]) -> bool:
+    """Whether an observation is an action mask: ``--obs_layout`` says so, or says nothing and the path does."""
+    by_path = "mask" if path.partition("/")[0] == MASK_KEY and obs_layout != BY_RANK else "flat"
+    return layouts_by_key(obs_layout).get(path, by_path) == "mask"
+
+
+def _given(obs_layout: tuple[str, ...], paths: list[str]) -> dict[str, Layout]:
     """Layouts by path of ``--obs_layout``: KEY=LAYOUT, or one LAYOUT for an env with a single observation."""
     layouts: dict[str, Layout] = {}
-    for entry in entries:
-        path, _, name = entry.rpartition("=")
-        if not path and len(paths) == 1:
-            path = paths[0]
+    for key, name in layouts_by_key(obs_layout).items():
+        path, entry = (key or paths[0], f"{key}={name}") if key or len(paths) == 1 else ("", name)
         if path not in paths:
             raise EnvError(f"--obs_layout={entry}: write KEY=LAYOUT with one of the keys {', '.join(paths)}")
         if name not in (known := [layout for layout in get_args(Layout) if layout not in _NOT_CHOSEN]):

@@ -181,6 +181,7 @@ def _plain_envs(factory: EnvFactory, worker: int, count: int, begin: Begin) -> C
     spec = (
         first.spec if isinstance(first, AgentsEnv) else EnvSpec.of_spaces(first.observation_space, first.action_space)
     )
+    spec = spec.masked_by(factory.obs_layout)
     if spec.masks:  # most random actions are illegal, and to choose legal ones takes time that is not to count
         return lambda seconds: 1e6 / (env_step_us(first, spec, seconds) * spec.num_agents)
     games: list[Agents] = []

@@ -384,6 +384,7 @@ class CheckConfig(WrapperConfig):
     env_frameskip: int | None = flag(None, "frames per env step; none: 1, or what the environment's family has", ge=1)
     ignore_obs_keys: tuple[str, ...] = flag((), "keys of observations that the network would not read")
     info_action_mask: Literal["auto", "on", "off"] = flag("auto", 'whether info["action_mask"] is read, as in training')
+    obs_layout: tuple[str, ...] = flag((), "how observations are read, KEY=LAYOUT, as in training: KEY=mask is kept to")
     steps: int = flag(1000, "env steps to make", ge=1, le=1_000_000)
     seed: int = flag(0, "seed of environment and actions", ge=0)
     reset_timeout_seconds: float = flag(120.0, "time limit of each call of the environment", gt=0)
@@ -392,8 +393,7 @@ class CheckConfig(WrapperConfig):
 _CHECK = Command(
     CheckConfig,
     "check_env",
-    "Steps an environment in a process of its own, and reports all that is wrong with it, what it costs, and which "
-    "settings fit.",
+    "Steps an environment in a process of its own; reports what is wrong with it, what it costs, and which flags fit.",
     lambda config: (),
     usage="--env=ENV",
 )

@@ -107,8 +107,8 @@ class EnvFactory:
     ``env_frameskip`` is passed on if the family's ``make`` or the function has a parameter of this name, so that one
     flag both sets frame skipping and counts the skipped frames. Other makers, such as Gymnasium, do not get it. An env
     with several frames in one observation sets SPANS_FRAMES in its metadata. info_action_mask: the flag; "auto" is for
-    the probe, which finds out. wrappers: see NOTE [Order of wrappers]. device: of TensorEnvs. env_index: the env's
-    number, which a parameter of this name gets, see NOTE [Numbers of envs].
+    the probe, which finds out. obs_layout: the flag, which may name masks. wrappers: see NOTE [Order of wrappers].
+    device: of TensorEnvs. env_index: the env's number, which a parameter of this name gets, see NOTE [Numbers of envs].
 
     All methods raise EnvError if the env cannot be made or has the wrong type; its cause is the maker's exception.
     """
@@ -120,13 +120,15 @@ class EnvFactory:
     wrappers: WrapperConfig = field(default_factory=WrapperConfig)
     device: str = "cpu"
     env_index: int = _NOT_TRAINED
+    obs_layout: tuple[str, ...] = ()
 
     @staticmethod
     def of(config: Config) -> EnvFactory:
         """The factory that the flags describe."""
         run, sampling = config.run, config.sampling
         kwargs, frameskip, masks = dict(run.env_kwargs), sampling.env_frameskip, sampling.info_action_mask
-        return EnvFactory(run.env, kwargs, frameskip, masks, config.wrappers)
+        layouts = config.model.obs_layout
+        return EnvFactory(run.env, kwargs, frameskip, masks, config.wrappers, obs_layout=layouts)
 
     @property
     def makes_vectors(self) -> bool:
@@ -297,12 +299,13 @@ class EnvFactory:
         from sfactory.env.info_masks import shows_mask
         from sfactory.env.wrappers import WrappedAgents, wrapped
 
-        has_masks = self.info_action_mask == "on" or shows_mask(env.observation_space)
+        has_masks = self.info_action_mask == "on" or shows_mask(env.observation_space, self.obs_layout)
         for name, value in used.items():
             if problem := _lack_of_wrapper(name, value, env, maker, has_masks):
                 raise self._error(f"{assigned(name, value)}: {problem}")
         try:
-            return (wrapped if isinstance(env, gymnasium.Env) else WrappedAgents)(env, WrapperConfig(**used))
+            wrap = wrapped if isinstance(env, gymnasium.Env) else WrappedAgents
+            return wrap(env, WrapperConfig(**used), self.obs_layout)
         except EnvError as error:
             raise self._error(str(error)) from error.__cause__
 

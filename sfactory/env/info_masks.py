@@ -19,32 +19,38 @@ from sfactory.env.conversion import BadObservation
 from sfactory.env.vector import VectorEnv, VectorWrapper, single_spaces
 from sfactory.errors import EnvError, named
 from sfactory.spec import ACTION_KEY, OBS_KEY, EnvSpec, key_of, leaves
-from sfactory.tensor_spec import MASK_KEY
+from sfactory.tensor_spec import MASK_KEY, is_mask
 
 Masks = npt.NDArray[np.int8]
 _ADVICE = ": correct the env, or ignore its masks: --info_action_mask=off"
 
 
-def has_info_mask(observation_space: spaces.Space[Any], info: Any) -> bool:
+def has_info_mask(observation_space: spaces.Space[Any], info: Any, obs_layout: tuple[str, ...] = ()) -> bool:
     """Whether ``info`` has an action mask, which the observations have not."""
-    return not shows_mask(observation_space) and isinstance(info, Mapping) and MASK_KEY in info
+    has_one = isinstance(info, Mapping) and MASK_KEY in info
+    return has_one and not (has_mask_key(observation_space) or shows_mask(observation_space, obs_layout))
 
 
-def require_none(observation_space: spaces.Space[Any], info: Any) -> None:
+def require_none(observation_space: spaces.Space[Any], info: Any, obs_layout: tuple[str, ...]) -> None:
     """Raise EnvError if ``info``, of a step after a reset without one, has an action mask: it would not be read."""
-    if has_info_mask(observation_space, info):
+    if has_info_mask(observation_space, info, obs_layout):
         raise EnvError(f"the info of step() has {MASK_KEY!r}, and that of reset() has none{_ADVICE}")
 
 
-def shows_mask(observation_space: spaces.Space[Any]) -> TypeGuard[spaces.Dict]:
+def shows_mask(observation_space: spaces.Space[Any], obs_layout: tuple[str, ...]) -> bool:
     """Whether the observations have an action mask."""
+    return any(is_mask(key_of(path, OBS_KEY), obs_layout) for path, _ in leaves(observation_space))
+
+
+def has_mask_key(observation_space: spaces.Space[Any]) -> TypeGuard[spaces.Dict]:
+    """Whether an observation is called as an action mask is."""
     return isinstance(observation_space, spaces.Dict) and MASK_KEY in observation_space.spaces
 
 
 def _can_be_masked(observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> bool:
     """Whether there are discrete actions, and no mask of them is among the observations."""
     heads = EnvSpec.of_spaces(observation_space, action_space).actions
-    return any(isinstance(head, DiscreteHead) for head in heads) and not shows_mask(observation_space)
+    return any(isinstance(head, DiscreteHead) for head in heads) and not has_mask_key(observation_space)
 
 
 class MaskJoiner:

@@ -18,7 +18,7 @@ import gymnasium.spaces as spaces
 import numpy as np
 
 from sfactory.config.import_strings import described
-from sfactory.env.info_masks import shows_mask
+from sfactory.env.info_masks import has_mask_key
 from sfactory.env.multi_agent import AgentsEnv, AgentsStep, AgentsWrapper, BadAgents, Change, blank
 from sfactory.errors import EnvError
 from sfactory.tensor_spec import MASK_KEY
@@ -296,7 +296,7 @@ class UnequalAgents(AgentsWrapper):
         self.action_space = spaces.Dict({kind: chosen for kind, (_, chosen) in own.items()})
         seen, masks = dict[str, spaces.Space[Any]](), dict[str, spaces.Space[Any]]()
         for kind, (observed, _) in own.items():
-            if shows_mask(observed):
+            if has_mask_key(observed):
                 masks[kind] = observed.spaces[MASK_KEY]
                 observed = spaces.Dict({key: leaf for key, leaf in observed.spaces.items() if key != MASK_KEY})
             seen[kind] = observed

@@ -1,4 +1,4 @@
-"""Wraps envs as the flags of WrapperConfig say. The leaf ``action_mask`` is never touched.
+"""Wraps envs as the flags of WrapperConfig say. Action masks are never touched.
 
 NOTE [Order of wrappers]: from the inside those of ``--wrapper`` (EnvFactory puts them around the raw env), sticky
 actions, action repeat, time limit, grey, resize, frame stack, flatten. So actions stick step by step within a repeat,
@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 import gymnasium
@@ -25,12 +27,11 @@ from sfactory.config.env_families import install_advice
 from sfactory.config.flags import assigned
 from sfactory.config.schema import ModelConfig, WrapperConfig
 from sfactory.env.factory import SPANS_FRAMES
-from sfactory.env.info_masks import shows_mask
 from sfactory.env.multi_agent import AgentsEnv, AgentsStep, AgentsWrapper
 from sfactory.errors import EnvError
 from sfactory.seeds import Branch, seed_at
-from sfactory.spec import OBS_KEY, EnvSpec, key_of
-from sfactory.tensor_spec import MASK_KEY, TensorSpec, with_layouts
+from sfactory.spec import OBS_KEY, EnvSpec, key_of, leaves
+from sfactory.tensor_spec import TensorSpec, is_mask, with_layouts
 
 Env = gymnasium.Env[Any, Any]
 Wrapper = gymnasium.Wrapper[Any, Any, Any, Any]
@@ -41,8 +42,11 @@ _SMALL_IMAGES = ModelConfig(encoder_conv_architecture="resnet_impala")  # which 
 _MOST_CHANNELS = 4  # that OpenCV resizes at a time
 
 
-def wrapped(env: Env, flags: WrapperConfig) -> Env:
-    """``env`` in the wrappers of ``flags`` except ``--wrapper``. Raises EnvError where one does not fit the env."""
+def wrapped(env: Env, flags: WrapperConfig, obs_layout: tuple[str, ...] = ()) -> Env:
+    """``env`` in the wrappers of ``flags`` except ``--wrapper``. Raises EnvError where one does not fit the env.
+
+    obs_layout: the flag, which may name masks.
+    """
     if flags.sticky_actions:
         env = StickyActions(env, flags.sticky_actions)
     if flags.action_repeat > 1:
@@ -50,14 +54,14 @@ def wrapped(env: Env, flags: WrapperConfig) -> Env:
     if flags.max_episode_steps:
         env = TimeLimit(_without_time_limit(env), flags.max_episode_steps)
     if flags.obs_grey:
-        env = _with_images(env, "--obs_grey=True", "of three colors", _grey)
+        env = _with_images(env, "--obs_grey=True", "of three colors", obs_layout, _grey)
     if flags.obs_resize:
         height, width = flags.obs_resize
         flag = f"--obs_resize {height} {width}"
-        env = _with_images(env, flag, "at all", lambda leaf, cv2: _resized(leaf, height, width, cv2))
+        env = _with_images(env, flag, "at all", obs_layout, lambda leaf, cv2: _resized(leaf, height, width, cv2))
     if flags.env_framestack > 1:
-        env = FrameStack(env, flags.env_framestack)
-    return _flattened(env) if flags.flatten_obs else env
+        env = FrameStack(env, flags.env_framestack, obs_layout)
+    return _flattened(env, obs_layout) if flags.flatten_obs else env
 
 
 def own_arguments(
@@ -133,10 +137,10 @@ class FrameStack(Wrapper):
     An episode begins with ``size`` times its first observation. Each observation has memory of its own.
     """
 
-    def __init__(self, env: Env, size: int) -> None:
+    def __init__(self, env: Env, size: int, obs_layout: tuple[str, ...]) -> None:
         super().__init__(env)
         self._size, self._begins = size, True
-        self.observation_space, read = _by_leaf(env.observation_space, self._stack)
+        self.observation_space, read = _by_leaf(env.observation_space, self._stack, obs_layout)
         if read is None:
             raise EnvError(f"--env_framestack={size}: stacks Box observations, and {env.observation_space} has none")
         self._read = read
@@ -194,7 +198,7 @@ class WrappedAgents(AgentsWrapper):
     that were truncated or fell asleep. So the stack of an agent gets no frames while it sleeps or waits for its turn.
     """
 
-    def __init__(self, env: AgentsEnv, flags: WrapperConfig) -> None:
+    def __init__(self, env: AgentsEnv, flags: WrapperConfig, obs_layout: tuple[str, ...] = ()) -> None:
         super().__init__(env)
         if env.kinds and flags.flatten_obs:
             raise EnvError(
@@ -203,7 +207,7 @@ class WrappedAgents(AgentsWrapper):
         self.flags = flags
         self.agents, self.kinds, self.in_turns = env.agents, env.kinds, env.in_turns
         self._shown = [_Shown(env) for _ in env.agents]
-        self._wrapped = [wrapped(shown, flags) for shown in self._shown]
+        self._wrapped = [wrapped(shown, flags, obs_layout) for shown in self._shown]
         self.observation_space, self.action_space = self._wrapped[0].observation_space, env.action_space
         self.metadata = self._wrapped[0].metadata
         self._active = [True] * len(env.agents)
@@ -248,30 +252,30 @@ def _without_time_limit(env: Env) -> Env:
 def _by_leaf(
     space: spaces.Space[Any],
     change: Callable[[str, spaces.Space[Any]], Changed | None],
+    obs_layout: tuple[str, ...],
     path: tuple[object, ...] = (),
 ) -> tuple[spaces.Space[Any], Read | None]:
     """``space`` with other leaves, where ``change`` gives them, and how its observations are made; None: as they are.
 
-    Leaves and their paths are those of EnvSpec.
+    Action masks stay. Leaves and their paths are those of EnvSpec.
     """
     if isinstance(space, spaces.Dict):
-        parts = {key: _by_leaf(child, change, (*path, key)) for key, child in space.spaces.items()}
+        parts = {key: _by_leaf(child, change, obs_layout, (*path, key)) for key, child in space.spaces.items()}
         reads = {key: read for key, (_, read) in parts.items() if read is not None}
         if not reads:
             return space, None
         new = spaces.Dict({key: child for key, (child, _) in parts.items()})
         return new, lambda obs: {**obs, **{key: read(obs[key]) for key, read in reads.items()}}
     if isinstance(space, spaces.Tuple):
-        entries = [_by_leaf(child, change, (*path, index)) for index, child in enumerate(space.spaces)]
+        entries = [_by_leaf(child, change, obs_layout, (*path, index)) for index, child in enumerate(space.spaces)]
         if all(read is None for _, read in entries):
             return space, None
         new_reads = [read or _as_it_is for _, read in entries]
         return spaces.Tuple([child for child, _ in entries]), lambda obs: tuple(
             read(entry) for read, entry in zip(new_reads, obs, strict=True)
         )
-    if path[:1] == (MASK_KEY,):
-        return space, None
-    return change(key_of(path, OBS_KEY), space) or (space, None)
+    key = key_of(path, OBS_KEY)
+    return (None if is_mask(key, obs_layout) else change(key, space)) or (space, None)
 
 
 def _as_it_is(obs: Any) -> Any:
@@ -279,12 +283,18 @@ def _as_it_is(obs: Any) -> Any:
 
 
 def _with_images(
-    env: Env, flag: str, which: str, change: Callable[[TensorSpec, Any], Changed | None]
+    env: Env,
+    flag: str,
+    which: str,
+    obs_layout: tuple[str, ...],
+    change: Callable[[TensorSpec, Any], Changed | None],
 ) -> TransformObservation[Any, Any, Any]:
     """``env`` with other images. which: images that ``flag`` is for. change: is given an image and OpenCV."""
     cv2, spec = _opencv(flag), EnvSpec.of_spaces(env.observation_space, env.action_space)
     images = {path: leaf for path, leaf in with_layouts(spec.obs, _SMALL_IMAGES) if leaf.is_image}
-    space, read = _by_leaf(env.observation_space, lambda path, _: change(images[path], cv2) if path in images else None)
+    space, read = _by_leaf(
+        env.observation_space, lambda path, _: change(images[path], cv2) if path in images else None, obs_layout
+    )
     if read is None:
         there = ", ".join(f"{path!r} ({leaf.dtype}, shape {leaf.shape})" for path, leaf in spec.obs)
         raise EnvError(f"{flag}: there are no images {which} (uint8, 16x16 or larger) among the observations: {there}")
@@ -331,13 +341,23 @@ def _resized(leaf: TensorSpec, height: int, width: int, cv2: Any) -> Changed:
     return spaces.Box(0, 255, shape, np.uint8), read
 
 
-def _flattened(env: Env) -> Env:
-    """``env`` with one vector as its observation, beside the action mask if there is one."""
+def _flattened(env: Env, obs_layout: tuple[str, ...]) -> Env:
+    """``env`` with one vector as its observation, beside its action masks, which keep their paths."""
     space = env.observation_space
     if unread := EnvSpec.of_spaces(space, env.action_space).unread:
         raise EnvError(f"--flatten_obs=True: {unread[0][1]}: leave that out with a --wrapper of your own")
-    if not shows_mask(space):
+    parts = [(path, key_of(path, OBS_KEY), leaf) for path, leaf in leaves(space)]
+    masks = {key: path for path, key, _ in parts if is_mask(key, obs_layout)}
+    if not masks:
         return FlattenObservation(env)
-    seen = spaces.Dict({key: child for key, child in space.spaces.items() if key != MASK_KEY})
-    new = spaces.Dict({OBS_KEY: spaces.flatten_space(seen), MASK_KEY: space[MASK_KEY]})
-    return TransformObservation(env, lambda obs: {OBS_KEY: spaces.flatten(seen, obs), MASK_KEY: obs[MASK_KEY]}, new)
+    if OBS_KEY in masks:
+        raise EnvError(f"--flatten_obs=True: an action mask has the key {OBS_KEY!r}, as all others would: rename it")
+    seen = [(path, leaf) for path, key, leaf in parts if key not in masks]
+    flat = spaces.Tuple([leaf for _, leaf in seen])
+    new = spaces.Dict({OBS_KEY: spaces.flatten_space(flat), **{key: leaf for _, key, leaf in parts if key in masks}})
+
+    def read(obs: Any) -> dict[str, Any]:
+        numbers = spaces.flatten(flat, tuple(reduce(getitem, path, obs) for path, _ in seen))
+        return {OBS_KEY: numbers, **{key: reduce(getitem, path, obs) for key, path in masks.items()}}
+
+    return TransformObservation(env, read, new)

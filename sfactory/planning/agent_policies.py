@@ -18,17 +18,9 @@ from sfactory.spec import EnvSpec
 def with_policies_of_kinds(resolved: Resolved, spec: EnvSpec) -> Resolved:
     """The config with a policy for each kind of agents, if agents differ and no mapping by names is set.
 
-    Raises ConfigError if policies are set otherwise, or a mask is named.
+    Raises ConfigError if policies are set otherwise.
     """
     population = resolved.config.population
-    masks = [entry for entry in resolved.config.model.obs_layout if entry.endswith("=mask")]
-    if spec.kinds and masks:
-        raise ConfigError(
-            [
-                f"{assigned('obs_layout', masks)}: where agents have different spaces, the mask of a kind is known by "
-                "its name: call it action_mask in the env"
-            ]
-        )
     if not spec.kinds or agents_by_pattern(population.policy_mapping):
         return resolved
     kinds = list(dict.fromkeys(spec.kinds))

@@ -20,10 +20,10 @@ _FLAGS = ("terminated", "truncated")
 _PARTS = ("observations", "rewards", "terminations", "truncations", "infos")
 
 
-def spec_of(observation_space: Any, action_space: Any) -> EnvSpec | None:
-    """The spec of one agent; None if its spaces are not supported."""
+def spec_of(observation_space: Any, action_space: Any, obs_layout: tuple[str, ...]) -> EnvSpec | None:
+    """The spec of one agent; None if its spaces are not supported. obs_layout: the flag, which may name masks."""
     try:
-        return EnvSpec.of_spaces(observation_space, action_space)
+        return EnvSpec.of_spaces(observation_space, action_space).masked_by(obs_layout)
     except EnvError:
         return None
 
@@ -48,7 +48,7 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         inspector.take_seeds(env.unwrapped)
         self._inspector = inspector
-        spec = spec_of(env.observation_space, env.action_space)
+        spec = spec_of(env.observation_space, env.action_space, inspector.obs_layout)
         self.checks = {"": ObsChecks(inspector, env.observation_space, spec)}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -78,7 +78,8 @@ class CheckedVector(VectorWrapper):
         super().__init__(env)
         inspector.take_seeds(env.unwrapped)
         self._inspector = inspector
-        self.checks = {"": ObsChecks(inspector, single_spaces(env)[0], spec_of(*single_spaces(env)), env.num_envs)}
+        spec = spec_of(*single_spaces(env), inspector.obs_layout)
+        self.checks = {"": ObsChecks(inspector, single_spaces(env)[0], spec, env.num_envs)}
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin the first episodes."""
@@ -133,7 +134,7 @@ class _CheckedNames(_Checked):
         super().__init__(env, inspector)
         for agent in env.possible_agents:
             space, actions = env.observation_space(agent), env.action_space(agent)
-            self.checks[agent] = ObsChecks(inspector, space, spec_of(space, actions))
+            self.checks[agent] = ObsChecks(inspector, space, spec_of(space, actions, inspector.obs_layout))
             if env.observation_space(agent) is not space or env.action_space(agent) is not actions:
                 mend = "decorate both with functools.lru_cache(maxsize=None), or else the seed of a space has no effect"
                 inspector.add("warning", "agents.spaces", "spaces of an agent are made at each call", mend)
@@ -264,7 +265,7 @@ class CheckedLists(_Checked):
 
     def __init__(self, env: Any, inspector: Inspector) -> None:
         super().__init__(env, inspector, ("seed",))
-        spec = spec_of(env.observation_space, env.action_space)
+        spec = spec_of(env.observation_space, env.action_space, inspector.obs_layout)
         self.checks = {place: ObsChecks(inspector, env.observation_space, spec) for place in range(env.num_agents)}
 
     def reset(self, *, seed: int | None = None) -> tuple[Any, Any]:
@@ -314,7 +315,7 @@ class CheckedAgents(AgentsWrapper):
         self._inspector = inspector
         self.agents, self.kinds, self.in_turns = env.agents, env.kinds, env.in_turns
         self.observation_space, self.action_space = env.observation_space, env.action_space
-        spec = spec_of(env.observation_space, env.action_space)
+        spec = spec_of(env.observation_space, env.action_space, inspector.obs_layout)
         self.checks = {agent: ObsChecks(inspector, env.observation_space, spec) for agent in env.agents}
 
     def reset(self, *, seed: int | None = None) -> list[Any]:

@@ -37,18 +37,21 @@ class MasksInInfo(Exception):
     """The env gives action masks in its infos, and not in its observations."""
 
 
-def check_env(env: gymnasium.Env[Any, Any], name: str, find_masks: bool = False) -> EnvSpec:
+def check_env(
+    env: gymnasium.Env[Any, Any], name: str, find_masks: bool = False, obs_layout: tuple[str, ...] = ()
+) -> EnvSpec:
     """Reset and step ``env`` once; returns its spec. Raises EnvError, which begins with ``name``.
 
     find_masks: raise MasksInInfo if the info of the reset has an action mask that observations do not have.
+    obs_layout: the flag, which may name masks.
     """
     with naming(name):
-        spec = EnvSpec.of_spaces(env.observation_space, env.action_space)
+        spec = EnvSpec.of_spaces(env.observation_space, env.action_space).masked_by(obs_layout)
         writer = ObsWriter(spec, env.observation_space)
         form = f"reset() must return (observation, info dict){_GYMNASIUM}"
         obs, info = _tuple(_first_reset(env), 2, form)
         _require(isinstance(info, dict), form)
-        if find_masks and has_info_mask(env.observation_space, info):
+        if find_masks and has_info_mask(env.observation_space, info, obs_layout):
             raise MasksInInfo
         _check_observations(writer, [obs], 1, "reset()")
         (action,) = LegalActions(spec, env).of([obs])
@@ -56,24 +59,24 @@ def check_env(env: gymnasium.Env[Any, Any], name: str, find_masks: bool = False)
         form = "step() must return (observation, reward, terminated, truncated, info)"
         obs, reward, terminated, truncated, info = _tuple(step, 5, form)
         if find_masks:
-            require_none(env.observation_space, info)
+            require_none(env.observation_space, info, obs_layout)
         _check_observations(writer, [obs], 1, "step()", final=[0] if terminated or truncated else [])
         _check_reward(reward, "step() returned")
     return spec
 
 
-def check_vector_env(env: VectorEnv, name: str, find_masks: bool = False) -> EnvSpec:
-    """Reset and step a vector env of NUM_VECTOR_ENVS once; returns the spec of one env. Raises as ``check_env``."""
+def check_vector_env(env: VectorEnv, name: str, find_masks: bool = False, obs_layout: tuple[str, ...] = ()) -> EnvSpec:
+    """Reset and step a vector env of NUM_VECTOR_ENVS once; returns the spec of one env. Else as ``check_env``."""
     size = NUM_VECTOR_ENVS
     with naming(name):
         obs_space, action_space = single_spaces(env)
-        spec = EnvSpec.of_spaces(obs_space, action_space)
+        spec = EnvSpec.of_spaces(obs_space, action_space).masked_by(obs_layout)
         autoreset_mode(env)
         writer = BlockWriter(spec, obs_space)
         form = f"reset() must return (observations, infos dict){_GYMNASIUM}"
         observations, infos = _tuple(_first_reset(env), 2, form)
         _require(isinstance(infos, dict), form)
-        if find_masks and has_info_mask(obs_space, infos):
+        if find_masks and has_info_mask(obs_space, infos, obs_layout):
             raise MasksInInfo
         _check_observations(writer, observations, size, "reset()")
         rows = {path: np.zeros((size, *leaf.shape), leaf.dtype) for path, leaf in spec.obs}
@@ -82,7 +85,7 @@ def check_vector_env(env: VectorEnv, name: str, find_masks: bool = False) -> Env
         form = "step() must return (observations, rewards, terminated, truncated, infos)"
         observations, rewards, terminated, truncated, infos = _tuple(step, 5, form)
         if find_masks:
-            require_none(obs_space, infos)
+            require_none(obs_space, infos, obs_layout)
         for what, values in (("rewards", rewards), ("terminated", terminated), ("truncated", truncated)):
             shape = np.shape(values)
             _require(shape == (size,), f"step() returned {what} of shape {shape} for {size} envs")
@@ -93,19 +96,19 @@ def check_vector_env(env: VectorEnv, name: str, find_masks: bool = False) -> Env
     return spec
 
 
-def check_agents_env(env: AgentsEnv, name: str, find_masks: bool = False) -> EnvSpec:
+def check_agents_env(env: AgentsEnv, name: str, find_masks: bool = False, obs_layout: tuple[str, ...] = ()) -> EnvSpec:
     """Reset ``env`` and step it AGENT_STEPS times, so that agents die and sleep here first. Else as ``check_env``."""
     with naming(name):
-        spec = env.spec
+        spec = env.spec.masked_by(obs_layout)
         # One reset and one step of the foreign env itself, so that errors speak of its own form.
         inner = env.env if isinstance(env, WrappedAgents) else env
         if isinstance(inner, ParallelAgents):
-            _check_parallel(inner, find_masks)
+            _check_parallel(inner, find_masks, obs_layout)
         elif isinstance(inner, ListedAgents):
-            _check_listed(inner)
+            _check_listed(inner, obs_layout)
         elif isinstance(inner, TurnAgents) and find_masks:
             _first_reset(inner.env)
-            if has_info_mask(inner.observation_space, inner.env.last()[-1]):
+            if has_info_mask(inner.observation_space, inner.env.last()[-1], obs_layout):
                 raise MasksInInfo
         elif isinstance(inner, UnequalAgents) and find_masks:
             given, own = _first_reset(inner.env.env), inner.env
@@ -181,7 +184,7 @@ def _check_reward(reward: Any, where: str) -> None:
     _require(math.isfinite(number), f"{where} the reward {number}; rewards must be finite")
 
 
-def _check_parallel(agents: ParallelAgents, find_masks: bool) -> None:
+def _check_parallel(agents: ParallelAgents, find_masks: bool, obs_layout: tuple[str, ...]) -> None:
     env: Any = agents.env
     form = f"reset() must return (dict of observations, dict of infos){_PARALLEL}"
     observations, infos = _tuple(_first_reset(env), 2, form)
@@ -189,7 +192,7 @@ def _check_parallel(agents: ParallelAgents, find_masks: bool) -> None:
     if (
         find_masks
         and isinstance(infos, Mapping)
-        and any(has_info_mask(agents.observation_space, info) for info in infos.values())
+        and any(has_info_mask(agents.observation_space, info, obs_layout) for info in infos.values())
     ):
         raise MasksInInfo
     _require(bool(env.agents), "no agent is in the env's agents after reset()")
@@ -198,7 +201,8 @@ def _check_parallel(agents: ParallelAgents, find_masks: bool) -> None:
     for agent in env.agents:
         there = agent in observations
         _require(there, f"reset() gave no observation of agent {agent!r}, who is among the env's agents")
-    actions = LegalActions(agents.spec, agents).of([observations.get(agent) for agent in known])
+    legal = LegalActions(agents.spec.masked_by(obs_layout), agents)
+    actions = legal.of([observations.get(agent) for agent in known])
     form = f"step() must return dicts of observations, rewards, terminations, truncations and infos{_PARALLEL}"
     step = _tuple(env.step({agent: actions[known.index(agent)] for agent in env.agents if agent in known}), 5, form)
     _require(all(isinstance(part, Mapping) for part in step), form)
@@ -213,8 +217,8 @@ def _require_known(part: Mapping[Any, Any], known: Sequence[Any], what: str) -> 
         _require(agent in known, problem)
 
 
-def _check_listed(agents: ListedAgents) -> None:
-    env, spec = agents.env, agents.spec
+def _check_listed(agents: ListedAgents, obs_layout: tuple[str, ...]) -> None:
+    env, spec = agents.env, agents.spec.masked_by(obs_layout)
     reset = _tuple(_first_reset(env), 2, f"reset() must return (list of observations, list of infos){_LISTED}")
     is_sole = isinstance(reset[1], Mapping) and not getattr(env, "is_multiagent", False)
     advice = f"num_agents is {spec.num_agents}; if it is an env of one agent, set is_multiagent = False"

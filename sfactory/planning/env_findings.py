@@ -47,15 +47,15 @@ class Inspector:
 
     findings: by code and subject. seconds: of each call, by kind of call. where: the last call ("step 17").
     rewards: the least and the largest. masks_in_info: whether an info had an action mask. tell: called before each
-    call of the env, with ``where``.
+    call of the env, with ``where``. obs_layout: the flag, which may name masks.
     """
 
-    def __init__(self, tell: Callable[[str], None] = lambda where: None) -> None:
+    def __init__(self, tell: Callable[[str], None], obs_layout: tuple[str, ...]) -> None:
         self.findings: dict[tuple[str, str], Finding] = {}
         self.seconds: dict[Call, array[float]] = {name: array("d") for name in ("make", "reset", "step", "close")}
         self.rewards = (math.inf, -math.inf)
         self.where, self.masks_in_info = "", False
-        self._tell = tell
+        self._tell, self.obs_layout = tell, obs_layout
 
     def add(self, kind: Kind, code: str, text: str, mend: str = "", subject: str = "") -> None:
         """Count a finding; the first one of a code and a ``subject`` keeps its text."""

@@ -143,7 +143,7 @@ def inspect_env(
             tell(report)
         tell(At(where))
 
-    inspector, printed, before = Inspector(on_call), _Printed(sys.stdout), _Running.now()
+    inspector, printed, before = Inspector(on_call, factory.obs_layout), _Printed(sys.stdout), _Running.now()
     gc.freeze()  # the objects of this process are not looked at again
     try:
         with contextlib.redirect_stdout(printed):

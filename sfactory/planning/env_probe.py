@@ -240,22 +240,23 @@ def examine(factory: EnvFactory, timed: bool = False, at_end: contextlib.ExitSta
 
 
 def _examine(factory: EnvFactory, timed: bool, at_end: contextlib.ExitStack) -> Probed:
-    name, find_masks = f"--env={factory.name}", factory.info_action_mask == "auto"
+    name = f"--env={factory.name}"
+    masks = factory.info_action_mask == "auto", factory.obs_layout
     if factory.makes_tensors:
         tensors = factory.tensors(NUM_VECTOR_ENVS)
-        probed = Probed(check_tensor_env(tensors, name), makes_tensors=True)
+        probed = Probed(check_tensor_env(tensors, name, factory.obs_layout), makes_tensors=True)
         at_end.callback(close_env, tensors, name)
         return probed
     if factory.makes_vectors:
         vector = factory.vector(NUM_VECTOR_ENVS, seed=0)
-        probed = Probed(check_vector_env(vector, name, find_masks))
+        probed = Probed(check_vector_env(vector, name, *masks))
         at_end.callback(close_env, vector, name)
         return probed
     env = factory.either()
     if isinstance(env, AgentsEnv):
-        spec = check_agents_env(env, name, find_masks)
+        spec = check_agents_env(env, name, *masks)
     elif isinstance(env, gymnasium.Env):
-        spec = check_env(env, name, find_masks)
+        spec = check_env(env, name, *masks)
     else:
         raise EnvError(f"{name}: the factory returned a {type(env).__name__}; it must return a gymnasium.Env")
     with naming(name):

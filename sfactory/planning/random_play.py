@@ -59,9 +59,9 @@ class Play:
 class _SolePlay(Play):
     """Of an env of one agent."""
 
-    def __init__(self, env: Any, checks: dict[Any, Any]) -> None:
+    def __init__(self, env: Any, checks: dict[Any, Any], obs_layout: tuple[str, ...]) -> None:
         super().__init__(env, SOLE_KIND, checks, env.action_space)
-        spec = spec_of(env.observation_space, env.action_space)
+        spec = spec_of(env.observation_space, env.action_space, obs_layout)
         self._legal = LegalActions(spec, env, self._rng) if spec is not None and spec.masks else None
 
     def begin(self, seed: int | None = None) -> None:
@@ -84,12 +84,14 @@ class _SolePlay(Play):
 class _AgentsPlay(Play):
     """Of an env of many agents."""
 
-    def __init__(self, env: AgentsEnv, checks: dict[Any, Any], is_pettingzoo: bool) -> None:
+    def __init__(
+        self, env: AgentsEnv, checks: dict[Any, Any], is_pettingzoo: bool, obs_layout: tuple[str, ...]
+    ) -> None:
         form = (" (PettingZoo's AEC)" if env.in_turns else " (PettingZoo's parallel interface)") * is_pettingzoo
         acting = "in turn" if env.in_turns else "at the same time"
         kind = f"an env of {len(env.agents)} agents that act {acting}{form}"
         super().__init__(env, kind, checks, env.action_space)
-        spec, self.agents = env.spec, env.agents
+        spec, self.agents = env.spec.masked_by(obs_layout), env.agents
         self._legal = LegalActions(spec, env, self._rng) if spec.masks else None
         self._activity = AgentActivity(len(env.agents), env.in_turns)
 
@@ -113,11 +115,11 @@ class _VectorPlay(Play):
 
     resets_itself = True
 
-    def __init__(self, env: Any, checks: dict[Any, Any]) -> None:
+    def __init__(self, env: Any, checks: dict[Any, Any], obs_layout: tuple[str, ...]) -> None:
         seen, chosen = single_spaces(env)
         kind = f"{VECTOR_KIND}, here of {env.num_envs} envs"
         super().__init__(env, kind, checks, batch_space(chosen, env.num_envs))
-        spec = spec_of(seen, chosen)
+        spec = spec_of(seen, chosen, obs_layout)
         self._masked = spec if spec is not None and spec.masks else None
         if spec is not None:
             self._writer, self._read = BlockWriter(spec, seen), block_reader(chosen, spec.actions)
@@ -144,7 +146,7 @@ def play_of(env: Any, inspector: Inspector, may_mask: bool) -> Play:
     may_mask: action masks in its infos, which the reset shows, are used. Raises EnvError for a vector env that leaves
     resets to its caller.
     """
-    flags = env.flags if isinstance(env, WrappedAgents) else None
+    flags, obs_layout = env.flags if isinstance(env, WrappedAgents) else None, inspector.obs_layout
     env = env if flags is None else env.env
     own = env.env if isinstance(env, UnequalAgents) else env
     raw = own.env if isinstance(own, ParallelAgents | TurnAgents | ListedAgents) else own
@@ -156,13 +158,14 @@ def play_of(env: Any, inspector: Inspector, may_mask: bool) -> Play:
         seen.last()
     masked = {MASK_KEY: None} if may_mask and inspector.masks_in_info else {}
     if isinstance(raw, gymnasium.vector.VectorEnv):
-        joins = has_info_mask(single_spaces(raw)[0], masked)
-        return _VectorPlay(InfoMaskVectorEnv(seen) if joins else seen, seen.checks)
+        joins = has_info_mask(single_spaces(raw)[0], masked, obs_layout)
+        return _VectorPlay(InfoMaskVectorEnv(seen) if joins else seen, seen.checks, obs_layout)
     if isinstance(raw, gymnasium.Env):
-        joins = has_info_mask(raw.observation_space, masked)
-        return _SolePlay(InfoMaskEnv(seen) if joins else seen, seen.checks)
+        joins = has_info_mask(raw.observation_space, masked, obs_layout)
+        return _SolePlay(InfoMaskEnv(seen) if joins else seen, seen.checks, obs_layout)
     named = isinstance(own, ParallelAgents | TurnAgents)
-    joins = named and any(has_info_mask(space, masked) for space, _ in own.spaces)
+    joins = named and any(has_info_mask(space, masked, obs_layout) for space, _ in own.spaces)
     agents = agents_env_of(InfoMaskAgentsEnv(seen) if joins else seen)
     assert agents is not None, "the factory has found several agents"
-    return _AgentsPlay(agents if flags is None else WrappedAgents(agents, flags), seen.checks, named)
+    agents = agents if flags is None else WrappedAgents(agents, flags, obs_layout)
+    return _AgentsPlay(agents, seen.checks, named, obs_layout)

@@ -20,17 +20,17 @@ from sfactory.spec import EnvSpec
 _STEPS = 4
 
 
-def check_tensor_env(env: TensorEnv, name: str) -> EnvSpec:
+def check_tensor_env(env: TensorEnv, name: str, obs_layout: tuple[str, ...] = ()) -> EnvSpec:
     """Reset ``env``, step it a few times, and reset it again; returns the spec of one env.
 
-    Raises EnvError, which begins with ``name``.
+    obs_layout: the flag, which may name masks. Raises EnvError, which begins with ``name``.
     """
     with naming(name), torch.no_grad():
         for attribute in ("single_observation_space", "single_action_space"):
             space = getattr(env, attribute, None)
             if not isinstance(space, spaces.Space):
                 raise EnvError(f"its {attribute} is {space!r}; it must be the Gymnasium space of one of its envs")
-        spec = EnvSpec.of_spaces(env.single_observation_space, env.single_action_space)
+        spec = EnvSpec.of_spaces(env.single_observation_space, env.single_action_space).masked_by(obs_layout)
         require_autoreset(env)
         writer, size = TensorWriter(spec, env.single_observation_space), env.num_envs
         read = tensor_reader(env.single_action_space, spec.actions, env.device)

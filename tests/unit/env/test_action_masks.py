@@ -9,12 +9,15 @@ import gymnasium.spaces as spaces
 import numpy as np
 import pytest
 
+from sfactory.benchmark.pure_simulation import _plain_envs
+from sfactory.config.flags import config_of
 from sfactory.config.schema import ModelConfig
 from sfactory.env.conversion import BadObservation
 from sfactory.env.factory import EnvFactory
 from sfactory.env.info_masks import InfoMaskAgentsEnv, MaskJoiner
 from sfactory.env.legal_actions import LegalActions, legal_rows
 from sfactory.errors import EnvError
+from sfactory.planning.env_inspection import inspect_env
 from sfactory.planning.env_probe import examine
 from sfactory.spec import EnvSpec
 from sfactory_envs.synthetic.masked_arms import MaskedArms
@@ -40,6 +43,25 @@ def strict_vector(num_envs: int, **how: Any) -> gymnasium.vector.SyncVectorEnv:
     return gymnasium.vector.SyncVectorEnv([lambda: Strict(**how)] * num_envs)
 
 
+class Renamed(Strict):  # type: ignore[misc]
+    """The same with a mask of another name, and another one in its infos, which is not to be read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Dict(
+            context=spaces.Discrete(10), legal=spaces.Box(0, 1, (50,), np.int8), seen=spaces.Box(0, 1, (2,))
+        )
+
+    def _shown(self) -> tuple[Any, dict[str, Any]]:
+        obs, _ = super()._shown()
+        mask = obs.pop("action_mask")
+        return {**obs, "legal": mask, "seen": np.zeros(2, np.float32)}, {"action_mask": 1 - mask}
+
+
+def renamed_vector(num_envs: int) -> gymnasium.vector.SyncVectorEnv:
+    return gymnasium.vector.SyncVectorEnv([Renamed] * num_envs)
+
+
 class StuckArms(MaskedArms):  # type: ignore[misc]
     """Allows nothing from the first step on."""
 
@@ -50,9 +72,9 @@ class StuckArms(MaskedArms):  # type: ignore[misc]
 class Pair:
     """Two agents with PettingZoo's parallel interface, who get masks in their infos, and raise on an illegal action."""
 
-    def __init__(self) -> None:
+    def __init__(self, renamed: bool = False) -> None:
         self.possible_agents, self.agents = ["a", "b"], ["a", "b"]
-        self._arms = {agent: Strict(mask="info") for agent in self.possible_agents}
+        self._arms = {agent: Renamed() if renamed else Strict(mask="info") for agent in self.possible_agents}
 
     def observation_space(self, agent: str) -> Any:
         return self._arms[agent].observation_space
@@ -115,6 +137,61 @@ def test_env_that_refuses_illegal_actions_passes_the_probe(name: str, mask: str)
 
     assert probed.info_action_mask == (mask == "info")
     assert [leaf.heads for _, leaf in probed.spec.masks] == [(50,)]
+
+
+def factory_of(env: str, *layouts: str, **flags: Any) -> EnvFactory:
+    name = env if ":" in env else f"{__name__}:{env}"
+    return EnvFactory.of(config_of({"env": name, "info_action_mask": "auto", "obs_layout": layouts, **flags}))
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs"),
+    [("Renamed", {}), ("renamed_vector", {}), ("Pair", {"renamed": True}), ("PairInTurn", {"renamed": True})],
+)
+def test_a_mask_that_a_flag_names_is_kept_to_before_a_run(name: str, kwargs: dict[str, Any]) -> None:
+    factory = factory_of(name, "legal=mask", env_kwargs=kwargs)
+
+    probed = examine(factory, timed=name != "renamed_vector")
+    report = inspect_env(factory, steps=30)
+
+    assert not probed.info_action_mask
+    assert [(path, leaf.heads) for path, leaf in probed.spec.masks] == [("legal", (50,))]
+    assert not [finding for finding in report.findings if finding.code.endswith(".raised")]
+    with pytest.raises((EnvError, ValueError), match="is illegal"):
+        examine(factory_of(name, env_kwargs=kwargs, info_action_mask="off"))
+
+
+def test_pure_simulation_keeps_to_a_mask_that_a_flag_names() -> None:
+    simulated = _plain_envs(factory_of("Renamed", "legal=mask"), 0, 1, lambda: None)
+
+    assert simulated(0.0) > 0.0
+
+
+def test_actions_stick_where_a_flag_reads_the_mask_as_numbers() -> None:
+    for name, layouts in (("Renamed", ("legal=mask",)), (ARMS, ()), (ARMS, ("action_mask=mask",))):
+        with pytest.raises(EnvError, match=r"--sticky_actions=0\.25: an action that is taken again may be illegal"):
+            factory_of(name, *layouts, sticky_actions=0.25)()
+    examine(factory_of(ARMS, "action_mask=flat", sticky_actions=0.25))
+    assert not examine(factory_of("StuckArms", "action_mask=flat")).spec.masks
+    assert not examine(factory_of("StuckArms", "by_rank")).spec.masks
+
+
+def test_wrappers_leave_a_mask_as_it_is_that_a_flag_names() -> None:
+    stacked, flat = (
+        factory_of("Renamed", "legal=mask", **flags)() for flags in ({"env_framestack": 3}, {"flatten_obs": True})
+    )
+
+    assert stacked.observation_space["legal"].shape == (50,)
+    assert stacked.observation_space["seen"].shape == (3, 2)
+    assert {path: space.shape for path, space in flat.observation_space.items()} == {"legal": (50,), "obs": (12,)}
+    obs, _ = flat.reset(seed=1)
+    assert obs["legal"].sum() == 5
+    assert obs["obs"].sum() == 1
+
+
+def test_a_mask_of_agents_of_different_spaces_has_no_other_name() -> None:
+    with pytest.raises(EnvError, match="--obs_layout=guide/legal=mask: where agents have .*call it action_mask"):
+        examine(factory_of("tests.support.unequal_agents:Unequal", "guide/legal=mask"))
 
 
 def test_masks_in_infos_are_left_out_if_the_flag_says_so() -> None:
