@@ -6,9 +6,10 @@ from typing import Any
 
 import gymnasium.spaces as spaces
 import torch
+from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
-from sfactory.env.conversion import BadObservation
+from sfactory.env.conversion import NO_LEGAL_ACTION, BadObservation, first_choices, has_legal_action
 from sfactory.env.legal_actions import legal_rows
 from sfactory.env.tensor_actions import tensor_reader
 from sfactory.env.tensor_env import TensorEnv, TensorStep, TensorWriter, require_autoreset, require_tensor
@@ -31,7 +32,7 @@ def check_tensor_env(env: TensorEnv, name: str, obs_layout: tuple[str, ...] = ()
             if not isinstance(space, spaces.Space):
                 raise EnvError(f"its {attribute} is {space!r}; it must be the Gymnasium space of one of its envs")
         spec = EnvSpec.of_spaces(env.single_observation_space, env.single_action_space).masked_by(obs_layout)
-        require_autoreset(env)
+        resets_next_step = require_autoreset(env) is AutoresetMode.NEXT_STEP
         writer, size = TensorWriter(spec, env.single_observation_space), env.num_envs
         read = tensor_reader(env.single_action_space, spec.actions, env.device)
         first = {
@@ -40,6 +41,8 @@ def check_tensor_env(env: TensorEnv, name: str, obs_layout: tuple[str, ...] = ()
         }
         writer.write(env.reset(seed=0), first)
         _require_finite("reset()", first)
+        acting = torch.ones(size, dtype=torch.bool, device=env.device)
+        _require_legal("reset()", spec, first, acting)
         rows = {key: row.clone() for key, row in first.items()}
         for _ in range(_STEPS):
             legal = legal_rows(spec, {key: row.cpu().numpy() for key, row in rows.items()})
@@ -49,6 +52,8 @@ def check_tensor_env(env: TensorEnv, name: str, obs_layout: tuple[str, ...] = ()
             _check_ends(step, size, env.device)
             writer.write(step.obs, rows)
             _require_finite("step()", {**rows, "rewards": step.rewards})
+            ended = step.terminated | step.truncated
+            _require_legal("step()", spec, rows, ~ended if resets_next_step else acting)
             if step.final_obs is not None:
                 writer.write(step.final_obs, rows)
         writer.write(env.reset(seed=0), rows)
@@ -67,6 +72,14 @@ def _check_ends(step: TensorStep, size: int, device: torch.device) -> None:
             require_tensor(f"stats[{name!r}] of step()", values, reward)
     except BadObservation as error:
         raise EnvError(str(error)) from None
+
+
+def _require_legal(where: str, spec: EnvSpec, rows: dict[str, Tensor], acting: Tensor) -> None:
+    """acting: [N] bool - envs that take an action next."""
+    for key, mask in spec.masks:
+        legal = has_legal_action(rows[key].cpu().numpy(), first_choices(mask)) | ~acting.cpu().numpy()
+        if mask.heads and not legal.all():
+            raise EnvError(f"{where}, env {legal.argmin()}: observation {key!r} {NO_LEGAL_ACTION}")
 
 
 def _require_finite(where: str, tensors: dict[str, Tensor]) -> None:

@@ -40,7 +40,7 @@ class ResidentDataset(Columns):
 
 
 class DataChecks:
-    """Counts numbers of a rollout that no env and no policy may give, on the device.
+    """Counts what no env and no policy may give in a rollout, on the device.
 
     names: what is counted, in the order of ``counts``.
     """
@@ -52,24 +52,37 @@ class DataChecks:
             for key, leaf in spec.obs
             if (limits := leaf.limits) is not None
         ]
+        self._masks = [(key, list(mask.heads)) for key, mask in spec.masks]
         self._actions = [head.key for head in spec.actions if isinstance(head, BoxHead)]
         self.names = [
             "rewards that are not finite",
             *(f"numbers of observation {key!r} that are not finite" for key in self._real),
             *(f"choices of observation {key!r} that its space does not have" for key, _, _ in self._choices),
+            *(f"action masks {key!r} that allow no action" for key, _ in self._masks),
             *(f"numbers of action {key!r} that are not finite" for key in self._actions),
         ]
 
-    def counts(self, dataset: Columns, rows: slice) -> Tensor:
-        """[len(names)] int64 - how many there are in ``rows`` of ``dataset``."""
-        return torch.stack(list(self._counts(dataset, rows)))
+    def counts(self, dataset: Columns, rows: slice, stepped: Tensor) -> Tensor:
+        """[len(names)] int64 - how many there are in ``rows`` of ``dataset``. stepped: as in Rollout."""
+        return torch.stack([wrong.sum() for wrong in self._wrong(dataset, rows, stepped)])
 
-    def _counts(self, dataset: Columns, rows: slice) -> Iterator[Tensor]:
+    def described(self, counts: list[int], dataset: Columns, rows: slice, stepped: Tensor) -> str:
+        """What ``counts`` are of, and the first env that has it. Waits for the device."""
+        places = [wrong.transpose(0, 1).flatten(1).any(1) for wrong in self._wrong(dataset, rows, stepped)]
+        firsts = torch.stack(places).int().argmax(1).tolist()
+        found = zip(self.names, counts, firsts, strict=True)
+        return ", ".join(f"{count} {name} (first in env {env})" for name, count, env in found if count)
+
+    def _wrong(self, dataset: Columns, rows: slice, stepped: Tensor) -> Iterator[Tensor]:
+        """[T or T+1, N, ...] bool - where there is one, in the order of ``names``."""
         reals = [dataset.scalars["reward"], *(dataset.obs[key] for key in self._real)]
         for block in reals:
-            yield (~torch.isfinite(block[:, rows])).sum()
+            yield ~torch.isfinite(block[:, rows])
         for key, least, largest in self._choices:
             block = dataset.obs[key][:, rows]
-            yield ((block < least) | (block > largest)).sum()
+            yield (block < least) | (block > largest)
+        for key, heads in self._masks:  # where an action was taken: after the last step none was
+            legal = (dataset.obs[key][:-1, rows].flatten(2) != 0).split(heads, dim=2)
+            yield stepped & ~torch.stack([choices.any(2) for choices in legal]).all(0)
         for key in self._actions:
-            yield (~torch.isfinite(dataset.actions[key][:, rows])).sum()
+            yield ~torch.isfinite(dataset.actions[key][:, rows])

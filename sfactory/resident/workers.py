@@ -85,13 +85,13 @@ class ResidentActor:
         """Check and count a rollout; here the host waits for the device."""
         scalars, rows = self._dataset.scalars, rollout.rows
         valid = scalars["valid"][:, rows].sum()
-        steps, *bad = torch.cat((valid.view(1), self._checks.counts(self._dataset, rows))).tolist()
-        found = [f"{count} {name}" for name, count in zip(self._checks.names, bad, strict=True) if count]
-        if found:
+        checked = self._dataset, rows, rollout.stepped
+        steps, *bad = torch.cat((valid.view(1), self._checks.counts(*checked))).tolist()
+        if any(bad):
+            found = self._checks.described(bad, *checked)
             raise EnvFaults(
-                f"a rollout of {rollout.stepped.numel()} steps has {', '.join(found)}; nothing was learned from it: "
-                "correct the env, or, if actions were the first, lower --learning_rate; the run resumes from its last "
-                "checkpoint"
+                f"a rollout of {rollout.stepped.numel()} steps has {found}; nothing was learned from it: correct the "
+                "env, or, if actions were the first, lower --learning_rate; the run resumes from its last checkpoint"
             )
         self._row.count_env_steps(steps)
         self._dataset.valid_steps += steps

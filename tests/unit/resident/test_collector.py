@@ -14,12 +14,13 @@ from torch import Tensor
 from sfactory.config.schema import AlgoConfig, LearnerConfig, ModelConfig, SamplingConfig
 from sfactory.env.conversion import BadObservation
 from sfactory.env.tensor_env import TensorEnv, TensorStep
-from sfactory.errors import EnvFaults
+from sfactory.errors import EnvError, EnvFaults
 from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.layout import Layout
 from sfactory.learner.batch import Batch
 from sfactory.learner.staging import FINAL_VALUE
 from sfactory.model.actor_critic import ActorCritic
+from sfactory.planning.tensor_env_check import check_tensor_env
 from sfactory.resident.collector import Collector
 from sfactory.resident.dataset import DataChecks, ResidentDataset
 from sfactory.resident.episodes import EpisodeSums
@@ -30,6 +31,7 @@ from tests.support.counting_check import Column, Resets, check_columns
 from tests.support.one_process import Dataset, snapshot
 
 STEPS, ENVS, ROLLOUTS = 7, 5, 30
+STEPPED = torch.ones(STEPS, ENVS, dtype=torch.bool)
 MEMORY = ModelConfig(encoder_mlp_layers=(8,), use_rnn=True, rnn_size=4, obs_scale=float(FIELD_LIMIT))
 
 
@@ -239,7 +241,7 @@ def test_numbers_that_cannot_be_learned_from_are_counted() -> None:
     collected = Collected(Broken(spoil), rollouts=2)
     checks = DataChecks(collected.spec, torch.device("cpu"))
     first, second = (
-        dict(zip(checks.names, checks.counts(collected.dataset, slice(at, at + ENVS)).tolist(), strict=True))
+        dict(zip(checks.names, checks.counts(collected.dataset, slice(at, at + ENVS), STEPPED).tolist(), strict=True))
         for at in (0, ENVS)
     )
 
@@ -249,3 +251,59 @@ def test_numbers_that_cannot_be_learned_from_are_counted() -> None:
         "rewards that are not finite": ENVS - in_resets,
         "numbers of observation 'obs' that are not finite": 2,
     }
+    said = checks.described([0, 2], collected.dataset, slice(ENVS, 2 * ENVS), STEPPED)
+    assert said == "2 numbers of observation 'obs' that are not finite (first in env 1)"
+
+
+class Masked(TensorEnv):
+    """Two actions with masks. An episode has 3 steps, and its end allows nothing; env 3 is stuck from ``stuck`` on."""
+
+    def __init__(self, mode: str, stuck: int) -> None:
+        self.num_envs, self.device, self.autoreset_mode = ENVS, torch.device("cpu"), AutoresetMode(mode)
+        self.single_observation_space = spaces.Dict(seen=spaces.Box(0, 1, (1,)), action_mask=spaces.MultiBinary(5))
+        self.single_action_space = spaces.MultiDiscrete([2, 3])
+        self._stuck, self._at = stuck, 0
+
+    def reset(self, seed: int) -> Any:
+        self._at = 0
+        return self._shown(ended=False)
+
+    def step(self, actions: Any) -> TensorStep:
+        self._at += 1
+        period = 4 if self.autoreset_mode is AutoresetMode.NEXT_STEP else 3  # with the step that resets
+        ended = self._at % period == 3 % period
+        ends, none = torch.full((ENVS,), ended), torch.zeros(ENVS, dtype=torch.bool)
+        shown = self._shown(ended and period == 4)
+        return TensorStep(shown, torch.zeros(ENVS), ends, none, stats={"action": torch.zeros(ENVS)})
+
+    def _shown(self, ended: bool) -> Any:
+        masks = torch.tensor([1, 0, 1, 1, 0], dtype=torch.int8).repeat(ENVS, 1) * (not ended)
+        if self._at >= self._stuck:
+            masks[3, 2:] = 0
+        return {"seen": torch.zeros(ENVS, 1), "action_mask": masks}
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_masks_that_allow_nothing_are_counted_where_an_action_is_taken(mode: str) -> None:
+    collected = Collected(Masked(mode, stuck=STEPS), rollouts=2)
+    checks, stepped = DataChecks(collected.spec, torch.device("cpu")), torch.ones(2 * STEPS, ENVS, dtype=torch.bool)
+    if mode == "NextStep":
+        stepped[3::4] = False
+    first, second = (
+        (collected.dataset, slice(at, at + ENVS), stepped[steps : steps + STEPS])
+        for at, steps in ((0, 0), (ENVS, STEPS))
+    )
+    place = checks.names.index("action masks 'action_mask' that allow no action")
+
+    assert not checks.counts(*first).any()
+    assert checks.counts(*second)[place] == stepped[STEPS:, 3].sum()
+    said = checks.described(checks.counts(*second).tolist(), *second)
+    assert said.endswith("action masks 'action_mask' that allow no action (first in env 3)")
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_a_mask_that_allows_nothing_is_refused_before_a_run(mode: str) -> None:
+    check_tensor_env(Masked(mode, stuck=100), "--env=mine")
+    for stuck, where in ((0, "reset"), (2, "step")):
+        with pytest.raises(EnvError, match=rf"{where}\(\), env 3: observation 'action_mask' allows no action"):
+            check_tensor_env(Masked(mode, stuck), "--env=mine")
