@@ -214,13 +214,13 @@ class ActorCritic(nn.Module):
         self.critic_tower: Tower | None = None
         if config.model:  # it has the methods of a tower, and its features are the outputs of heads
             outputs = num_params(spec.actions)
-            self.tower = cast(Tower, WholeModel(spec.obs, outputs, config, normalized))
+            self.tower = cast(Tower, WholeModel(spec.obs, outputs, config, normalized, spec.plain_spaces))
             self.policy_head = cast(PolicyHead, FirstColumns(outputs))
             self.value_head: ValueHead = LastColumnValue(config)
         else:
-            self.tower = Tower(spec.read_by("actor"), config, normalized, dtype)
+            self.tower = Tower(spec.read_by("actor"), config, normalized, dtype, spec.plain_spaces)
             if not config.actor_critic_share_weights:
-                self.critic_tower = Tower(spec.read_by("critic"), config, normalized, dtype)
+                self.critic_tower = Tower(spec.read_by("critic"), config, normalized, dtype, spec.plain_spaces)
             self.policy_head = PolicyHead(self.tower.out_size, spec.actions, config)
             self.value_head = ValueHead((self.critic_tower or self.tower).out_size, config)
         self.action_mask = ActionMask(spec) if spec.masks else None

@@ -22,7 +22,8 @@ from sfactory.config.import_strings import Unresolved, find_registered
 from sfactory.config.schema import ModelConfig
 from sfactory.config.trust import NETWORKS
 from sfactory.errors import ConfigError, named, raised_at
-from sfactory.spec import OBS_KEY
+from sfactory.plain_spaces import space_of_plain
+from sfactory.spec import OBS_KEY, key_of, leaves
 from sfactory.tensor_spec import ObsSpec, TensorSpec
 
 ENTRY_POINTS = "sfactory.models"
@@ -143,22 +144,39 @@ def _keywords(part: str, config: ModelConfig) -> dict[str, Any]:
     )
 
 
-def space_of(obs: ObsSpec, normalized: Collection[str]) -> spaces.Space[Any]:
-    """The space of observations as networks see them: of one leaf, or a Dict by path. Action masks, and what
-    the core reads, are left out.
+def paths_seen(obs: ObsSpec) -> tuple[str, ...]:
+    """Which observations an encoder or model of the user's own gets: no action masks, and not what the core reads."""
+    return tuple(path for path, leaf in obs if not (leaf.is_mask or leaf.is_core_input))
 
-    normalized: paths of the leaves that come normalized, as float32.
+
+def space_of(obs: ObsSpec, normalized: Collection[str], plain_spaces: tuple[Any, ...] = ()) -> spaces.Space[Any]:
+    """The space of observations as networks see them: of one leaf, or a Dict by path, see ``paths_seen``.
+
+    normalized: paths of the leaves that come normalized, as float32 without bounds. plain_spaces: see EnvSpec.
     """
-    plain = {
-        path: TensorSpec(leaf.shape, "float32", layout=leaf.layout) if path in normalized else leaf
-        for path, leaf in obs
+    specs, of_env = dict(obs), spaces_by_path(plain_spaces)
+    seen = {
+        path: _leaf_space(TensorSpec(specs[path].shape, "float32"))
+        if path in normalized
+        else _leaf_space(specs[path], of_env.get(path))
+        for path in paths_seen(obs)
     }
-    leaves = {path: _leaf_space(leaf) for path, leaf in plain.items() if not (leaf.is_mask or leaf.is_core_input)}
-    return leaves[OBS_KEY] if list(leaves) == [OBS_KEY] else spaces.Dict(leaves)
+    return seen[OBS_KEY] if list(seen) == [OBS_KEY] else spaces.Dict(list(seen.items()))
 
 
-def _leaf_space(leaf: TensorSpec) -> spaces.Space[Any]:
+def spaces_by_path(plain_spaces: tuple[Any, ...]) -> dict[str, spaces.Space[Any]]:
+    """The env's spaces of observations, as far as its spec has them: that of an older version has none."""
+    found = leaves(space_of_plain(plain_spaces[0])) if plain_spaces else ()
+    return {key_of(path, OBS_KEY): leaf for path, leaf in found}
+
+
+def _leaf_space(leaf: TensorSpec, of_env: spaces.Space[Any] | None = None) -> spaces.Space[Any]:
+    """of_env: the space as the env has it, if that is known."""
     dtype = np.dtype(leaf.dtype)
+    if isinstance(of_env, spaces.MultiBinary):
+        return of_env
+    if isinstance(of_env, spaces.Box) and dtype.kind == "f":
+        return spaces.Box(of_env.low.astype(dtype), of_env.high.astype(dtype), leaf.shape, dtype.type)
     if leaf.sizes:
         first = np.broadcast_to(np.resize(leaf.starts, leaf.shape), leaf.shape)
         last = first + np.resize(leaf.sizes, leaf.shape) - 1

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sfactory.config.schema import ModelConfig
-from sfactory.model.custom import make_part, space_of
+from sfactory.model.custom import make_part, paths_seen, space_of
 from sfactory.model.encoders import Encoder, make_encoder
 from sfactory.model.layers import ACTIVATIONS, linear_layers
 from sfactory.model.min_gru import MinGruCore
@@ -38,19 +38,26 @@ class Tower(nn.Module):
     """
 
     def __init__(
-        self, obs: ObsSpec, config: ModelConfig, normalized: frozenset[str], dtype: torch.dtype = torch.float32
+        self,
+        obs: ObsSpec,
+        config: ModelConfig,
+        normalized: frozenset[str],
+        dtype: torch.dtype = torch.float32,
+        plain_spaces: tuple[Any, ...] = (),
     ) -> None:
         """``normalized``: paths of the leaves that come normalized. ``dtype``: of the computation in encoder and
-        decoder. Core and heads use float32, or float64 with it, which is for checking numbers.
+        decoder. Core and heads use float32, or float64 with it, which is for checking numbers. ``plain_spaces``: see
+        EnvSpec.
         """
         super().__init__()
         sets = [presence_of(path) for path, leaf in obs if leaf.layout == "entities"]
         self._paths = tuple(dict.fromkeys([*(path for path, _ in obs), *sets]))
         self.encoder = (
-            cast(Encoder, make_part("encoder", config, space_of(obs, normalized)))
+            cast(Encoder, make_part("encoder", config, space_of(obs, normalized, plain_spaces)))
             if config.encoder
             else make_encoder(obs, config, normalized, dtype)
         )
+        self._seen = paths_seen(obs) if config.encoder else ()
         self.core: Any = None  # a Core
         self.memory_size, self.state_size = self.encoder.out_size, 0
         core_inputs = {path: leaf.shape[0] for path, leaf in obs if leaf.is_core_input}
@@ -76,13 +83,17 @@ class Tower(nn.Module):
         """What this tower reads of ``obs``; which entities there are stands beside them once they are normalized."""
         return {path: obs[path] for path in self._paths if path in obs}
 
+    def seen(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What the encoder gets of ``obs``: one of the user's own what is in its space."""
+        return {path: obs[path] for path in self._seen} if self._seen else obs
+
     def step(self, obs: dict[str, Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
         """Features [B, H] float32 of obs {path: [B, ...]}, and the state [B, S] after it.
 
         ``state`` [B, S] is zero in the rows that start an episode.
         """
         encoder, core = self._stages
-        features = encoder.forward(obs)
+        features = encoder.forward(self.seen(obs) if self._seen else obs)
         if core is not None:
             features, state = core.step(self._joined(features.to(self._wide), obs), state)
         return (self._decode(features) if self._decodes else features).to(self._wide), state
@@ -94,7 +105,8 @@ class Tower(nn.Module):
 
         The step after the rollout starts from the state that the present weights compute.
         """
-        embeddings = memory = self.encoder.forward({path: leaf.flatten(0, 1) for path, leaf in obs.items()})
+        flat = {path: leaf.flatten(0, 1) for path, leaf in self.seen(obs).items()}
+        embeddings = memory = self.encoder.forward(flat)
         if self.core is not None:
             features = self._joined(embeddings.to(self._wide).unflatten(0, (-1, is_first.shape[1])), obs)
             memory = rollout(self.core, features, states, is_first, recurrence, held).flatten(0, 1)
@@ -129,15 +141,27 @@ class WholeModel(nn.Module):
     out_size, memory_size: P + 1. state_size: S.
     """
 
-    def __init__(self, obs: ObsSpec, num_outputs: int, config: ModelConfig, normalized: frozenset[str]) -> None:
+    def __init__(
+        self,
+        obs: ObsSpec,
+        num_outputs: int,
+        config: ModelConfig,
+        normalized: frozenset[str],
+        plain_spaces: tuple[Any, ...],
+    ) -> None:
         super().__init__()
-        self.model = make_part("model", config, space_of(obs, normalized), num_outputs)
+        self.model = make_part("model", config, space_of(obs, normalized, plain_spaces), num_outputs)
+        self._seen = paths_seen(obs)
         self.state_size = int(getattr(self.model, "state_size", 0))
         self.out_size = self.memory_size = num_outputs + 1
 
+    def seen(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """As Tower.seen."""
+        return {path: obs[path] for path in self._seen}
+
     def step(self, obs: dict[str, Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
         """As Tower.step."""
-        outputs, value, state = self.model(obs, state)
+        outputs, value, state = self.model(self.seen(obs), state)
         return torch.cat((outputs, value.unsqueeze(-1)), dim=-1), state
 
     def sequence(
@@ -145,7 +169,7 @@ class WholeModel(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """As RecurrentCore.sequence, for obs {path: [T, B, ...]}."""
         more = () if held is None else (held,)
-        outputs, values, state = cast(Any, self.model).unroll(obs, state, is_first, *more)
+        outputs, values, state = cast(Any, self.model).unroll(self.seen(obs), state, is_first, *more)
         return torch.cat((outputs, values.unsqueeze(-1)), dim=-1), state
 
     def unroll(

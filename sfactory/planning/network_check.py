@@ -17,11 +17,10 @@ from sfactory.config.flags import assigned
 from sfactory.config.schema import ModelConfig
 from sfactory.errors import ConfigError, named, raised_at
 from sfactory.model.actor_critic import ActorCritic
-from sfactory.model.custom import own_parts, refusal
+from sfactory.model.custom import own_parts, refusal, spaces_by_path
 from sfactory.model.distributions import num_params
 from sfactory.model.precision import torch_dtype
-from sfactory.plain_spaces import space_of_plain
-from sfactory.spec import OBS_KEY, EnvSpec, TensorSpec, key_of, leaves
+from sfactory.spec import EnvSpec, TensorSpec
 
 _ROWS, _STEPS, _RESET_AT, _HELD_AT = 3, 5, 2, 3
 _MOST_VALUES = 2**24  # bounds beyond these are those of a dtype, and say nothing of the values that an env shows
@@ -64,7 +63,7 @@ def checked_model(spec: EnvSpec, config: ModelConfig) -> ActorCritic:
             except _Problem as problem:
                 raise refusal(name, config, str(problem)) from None
             except Exception as error:  # the user's code may raise anything
-                there = f"; obs has {', '.join(map(repr, read))}" if isinstance(error, KeyError) else ""
+                there = f"; obs has {', '.join(map(repr, tower.seen(read)))}" if isinstance(error, KeyError) else ""
                 raise refusal(name, config, f"raised {named(error)}{raised_at(error)}{there}") from error
     if model.state_size and not config.use_rnn:
         raise ConfigError(
@@ -83,7 +82,7 @@ def _part(name: str, tower: Any, obs: dict[str, Tensor], spec: EnvSpec) -> _Part
         return {path: leaf[t, rows] for path, leaf in obs.items()}
 
     if name == "encoder":
-        return _Part(module, module.out_size, 0, lambda t, rows, _: (module(row(t, rows)), none), None)
+        return _Part(module, module.out_size, 0, lambda t, rows, _: (module(tower.seen(row(t, rows))), none), None)
     if name == "model":
         size = num_params(spec.actions) + 1
 
@@ -174,7 +173,7 @@ def _observations(spec: EnvSpec, normalized: Collection[str]) -> dict[str, Tenso
     """Random ones of all steps, of the env's space where they are not ``normalized``: {path: [T, B, ...]}. Masks allow
     everything."""
     random = np.random.default_rng(0)
-    boxes = _boxes(spec)
+    boxes = spaces_by_path(spec.plain_spaces)
     obs = {}
     for path, leaf in spec.obs:
         shape = (_STEPS, _ROWS, *leaf.shape)
@@ -187,18 +186,11 @@ def _observations(spec: EnvSpec, normalized: Collection[str]) -> dict[str, Tenso
             values = random.integers(2, size=shape)
         else:
             values = random.standard_normal(shape)
-            if path in boxes and path not in normalized:
-                values = _within(boxes[path], values, random.random(shape))
+            box = boxes.get(path)
+            if isinstance(box, spaces.Box) and path not in normalized:
+                values = _within(box, values, random.random(shape))
         obs[path] = torch.from_numpy(np.asarray(values)).to(torch_dtype(leaf.dtype))
     return obs
-
-
-def _boxes(spec: EnvSpec) -> dict[str, spaces.Box]:
-    """The spaces of real numbers by path, as far as the spec has them: that of an older version has none."""
-    if not spec.plain_spaces:
-        return {}
-    found = leaves(space_of_plain(spec.plain_spaces[0]))
-    return {key_of(path, OBS_KEY): leaf for path, leaf in found if isinstance(leaf, spaces.Box)}
 
 
 def _few_values(leaf: TensorSpec) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -92,8 +92,28 @@ class AllKeys(nn.Module):
         self.linear = nn.Linear(self.out_size, self.out_size)
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
-        numbers = [leaf.flatten(1).float() for path, leaf in obs.items() if path != "action_mask"]
+        numbers = [leaf.flatten(1).float() for leaf in obs.values()]
         return torch.tanh(self.linear(torch.cat(numbers, dim=1)))
+
+
+class Alone(nn.Module):
+    """An encoder, or a whole model with a memory, that fails if it gets what is not in its space."""
+
+    def __init__(self, observation_space: spaces.Dict, num_outputs: int = 0) -> None:
+        super().__init__()
+        self.space, self.state_size, self.out_size = observation_space, 2, 4
+        self.outputs, self.encode = num_outputs, AllKeys(observation_space)
+        self.linear = nn.Linear(self.encode.out_size, num_outputs + 1 if num_outputs else self.out_size)
+
+    def forward(self, obs: dict[str, Tensor], state: Tensor | None = None) -> Any:
+        assert list(obs) == list(self.space)
+        x = self.linear(self.encode(obs))
+        return x if state is None else (x[:, :-1], x[:, -1], state)
+
+    def unroll(self, obs: dict[str, Tensor], state: Tensor, is_first: Tensor, held: Tensor | None = None) -> Any:
+        outputs, values, _ = self.forward({path: leaf.flatten(0, 1) for path, leaf in obs.items()}, state)
+        steps = len(is_first)
+        return outputs.unflatten(0, (steps, -1)), values.unflatten(0, (steps, -1)), torch.zeros_like(state)
 
 
 class LeakyCore(nn.Module):

@@ -178,3 +178,47 @@ def test_network_is_given_the_space_that_it_will_see() -> None:
     assert space["place"].start == 2  # type: ignore[index]
     assert space["speed"].dtype == np.float32  # type: ignore[index]
     assert space_of(NUMBERS.obs, ()).shape == (6,)
+
+
+def test_network_is_given_the_bounds_of_the_env_where_nothing_is_normalized() -> None:
+    half, low = np.array([0.5, np.inf], np.float32), np.array([-1.0, 0.0], np.float32)
+    space = spaces.Dict(
+        [("x", spaces.Box(low, half)), ("on", spaces.MultiBinary((2, 2))), ("h", spaces.Box(-1, 1, (2,), np.float16))]
+    )
+    spec = EnvSpec.of_spaces(space, spaces.Discrete(3))
+
+    plain, normalized = (space_of(spec.obs, keys, spec.plain_spaces) for keys in ((), {"x", "on", "h"}))
+
+    assert plain == spaces.Dict(
+        [("x", spaces.Box(low, half)), ("on", spaces.MultiBinary((2, 2))), ("h", spaces.Box(-1, 1, (2,), np.float32))]
+    )
+    assert list(plain) == ["x", "on", "h"]  # type: ignore[call-overload]
+    assert {leaf.dtype.name for leaf in normalized.values()} == {"float32"}  # type: ignore[attr-defined]
+    assert not any(leaf.is_bounded() for leaf in normalized.values())  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"encoder": "Alone"},
+        {"encoder": "Alone", "actor_critic_share_weights": False, "critic_obs_keys": ("goal",)},
+        {"encoder": "Alone", "core_inputs": ("action", "reward"), **MEMORY},
+        {"encoder": "Alone", "obs_layout": ("units=entities",)},
+        {"model": "Alone", "use_rnn": True},
+    ],
+)
+def test_network_gets_the_observations_of_its_space_alone(flags: dict[str, Any]) -> None:
+    space = spaces.Dict(
+        [("units", spaces.Box(0, 1, (3, 2))), ("goal", spaces.Box(0, 1, (2,))), ("action_mask", spaces.MultiBinary(3))]
+    )
+    config = config_of(**flags)
+    spec = EnvSpec.of_spaces(space, spaces.Discrete(3)).for_model(config)
+
+    model = checked_model(spec, config)
+
+    steps = {path: torch.ones(3, 2, *leaf.shape) for path, leaf in spec.obs}
+    is_first = torch.zeros(3, 2, dtype=torch.bool)
+    state = model.fresh_state(2)
+    unrolled = model.unroll(steps, state.unsqueeze(0), is_first, recurrence=2)
+    output = model.forward({path: leaf[0] for path, leaf in steps.items()}, state)
+    torch.testing.assert_close(unrolled.dist_params[:2], output.dist_params)
