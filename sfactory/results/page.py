@@ -100,9 +100,14 @@ def data_text(data: Mapping[str, Any]) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def data_of(paths: Sequence[Path], video_url: VideoUrl, serving: bool = False) -> dict[str, Any]:
-    """Everything that the page shows of the runs in ``paths``. video_url: of a video of a run, by the run's number."""
-    groups = grouped([Run(path) for path in paths])
+def data_of(
+    paths: Sequence[Path], video_url: VideoUrl, serving: bool = False, read: Callable[[Path], Run] = Run
+) -> dict[str, Any]:
+    """Everything that the page shows of the runs in ``paths``.
+
+    video_url: of a video of a run, by the run's number. read: reads a run.
+    """
+    groups = grouped([read(path) for path in paths])
     runs = [(at, run) for at, group in enumerate(groups) for run in group.runs]
     return {
         "version": __version__,
@@ -263,7 +268,8 @@ def _population(number: int, run: Run) -> dict[str, Any] | None:
     try:
         history = read_history(run.path)
     except SFactoryError as error:
-        run.problems.append(str(error))
+        if str(error) not in run.problems:
+            run.problems.append(str(error))
         return None
     return {
         "run": number,

@@ -59,6 +59,7 @@ class Run:
     def __init__(self, path: Path) -> None:
         self.path, self.name = path, path.resolve().name
         self.problems: list[str] = []
+        self._values: dict[str, tuple[list[int], Array]] = {}  # at which rows, by metric; each is drawn several times
         saved = self._read(CONFIG_NAME)
         self.settings: Mapping[str, Any] = _mapping(saved.get("config"))
         self.sources: Mapping[str, Any] = _mapping(saved.get("sources"))
@@ -86,6 +87,10 @@ class Run:
         return {name: setting_text(value) for name, value in self.settings.items() if name not in _ALSO_OF_SEEDS}
 
     @cached_property
+    def _steps(self) -> Array:
+        return np.array([row["env_steps"] for row in self.rows], np.float64)
+
+    @cached_property
     def _minutes(self) -> Array:
         """Of training at each row; rows of evaluations have the time of the row before."""
         minutes, last = [], 0.0
@@ -103,16 +108,21 @@ class Run:
 
     def curve(self, metric: str, over: Axis = "env_steps") -> Curve:
         """The values of one metric where rows have it; of processes, only while these work."""
+        if metric not in self._values:
+            self._values[metric] = self._values_of(metric)
+        at, values = self._values[metric]
+        if over == "minutes":
+            return Curve(self._minutes[at] if at else values, values)
+        scale = self.frameskip if over == "frames" else 1.0
+        return Curve(scale * self._steps[at] if at else values, values)
+
+    def _values_of(self, metric: str) -> tuple[list[int], Array]:
         at = [index for index, row in enumerate(self.rows) if is_number(row.get(metric))]
         if metric.startswith(_OF_PROCESSES):
             # The last row of a session is written when its processes have ended.
             end = len(self.rows) - (self.facts.get("status") != "running")
             at = [index for index in at if index < end and self.rows[index]["env_steps"]]
-        values = np.array([self.rows[index][metric] for index in at], np.float64)
-        if over == "minutes":
-            return Curve(self._minutes[at] if at else values, values)
-        scale = self.frameskip if over == "frames" else 1.0
-        return Curve(scale * np.array([self.rows[index]["env_steps"] for index in at], np.float64), values)
+        return at, np.array([self.rows[index][metric] for index in at], np.float64)
 
     def last(self, metric: str) -> float | None:
         """The newest value of a metric; None if it has none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import threading
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -13,36 +14,60 @@ from typing import Any
 from urllib.parse import quote
 
 from sfactory import atomic
+from sfactory.clock import now
 from sfactory.config.saved_config import CONFIG_NAME, LOG_NAME, METRICS_NAME, RUN_NAME, SUMMARY_NAME
 from sfactory.errors import ResourceError
 from sfactory.pbt.event_log import EVENT_LOG_NAME
 from sfactory.results.page import data_of, data_text, page_of, videos_of
+from sfactory.results.runs import Run
 
 HOST = "127.0.0.1"
 _TIMEOUT_S = 30.0  # for a client to send its request, or take the answer
+_REST = 19.0  # times what the last computation took, until the next one: it takes 5% of a core at most
 
 _log = logging.getLogger(__name__)
 
 
 class LivePage:
-    """The page of runs as their files are now; computed again only when one of them has changed."""
+    """The page of runs as their files are now; computed again only when one of them has changed, and not too often."""
 
     def __init__(self, runs: Sequence[Path]) -> None:
         self._runs = runs
         self._lock = threading.Lock()
         self._seen: object = None
+        self._rest_until = -math.inf
+        self._read: dict[Path, tuple[object, Run]] = {}
         self._data: dict[str, Any] = {}
+        self._text = b""
         self._videos: dict[str, Path] = {}
 
     def data(self) -> dict[str, Any]:
         """What ``data_of`` returns."""
+        self._update()
+        return self._data
+
+    def _update(self) -> None:
+        """Compute the data if they are another, and the last time was long enough ago for what it took."""
         with self._lock:
+            began = now()
+            if began < self._rest_until:
+                return
             seen = [_stamp(path) for run in self._runs for path in _files(run)]
             if seen != self._seen:
                 self._videos = {}
-                self._data = data_of(self._runs, self._video_url, serving=True)
+                self._data = data_of(self._runs, self._video_url, serving=True, read=self._run)
+                self._text = data_text(self._data).encode()
                 self._seen = seen
-            return self._data
+                self._rest_until = now() + _REST * (now() - began)
+
+    def _run(self, path: Path) -> Run:
+        """A run, which is read again only if one of its files has changed."""
+        stamps = [_stamp(path / name) for name in (CONFIG_NAME, RUN_NAME, SUMMARY_NAME, METRICS_NAME)]
+        before, run = self._read.get(path, (None, None))
+        if run is None or before != stamps:
+            run = Run(path)
+            self._read[path] = stamps, run
+        return run
 
     def _video_url(self, number: int, video: Path) -> str:
         url = f"videos/{number}/{quote(video.name)}"
@@ -54,7 +79,8 @@ class LivePage:
         if path == "/":
             return "text/html; charset=utf-8", page_of(self.data())
         if path == "/data.json":
-            return "application/json", data_text(self.data()).encode()
+            self._update()
+            return "application/json", self._text
         video = self._videos.get(path)
         return None if video is None else ("video/mp4", atomic.read_bytes(video))
 

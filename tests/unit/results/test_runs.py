@@ -14,9 +14,11 @@ import pytest
 from sfactory import plot, report_page
 from sfactory.config.flags import config_of
 from sfactory.config.saved_config import write_config
+from sfactory.results import server
 from sfactory.results.page import data_of, data_text, embedded_or_linked
 from sfactory.results.runs import RETURN, Run, grouped
 from sfactory.results.server import LivePage, PageServer
+from tests.support.processes import eventually
 
 STEPS = (0, 1000, 2000, 4000)
 
@@ -215,7 +217,38 @@ def test_server_answers_this_machine_alone_with_the_page_its_data_and_videos() -
         assert get("/", Host="evil.example")[0] == 403
         with (run / "metrics.jsonl").open("a") as file:
             file.write("\n" + json.dumps({"env_steps": 9000, RETURN: 77.0}) + "\n")
-        assert json.loads(get("/data.json")[1])["runs"][0]["return"] == 77.0
+        assert eventually(lambda: json.loads(get("/data.json")[1])["runs"][0]["return"] == 77.0, 60.0)
         with pytest.raises(Exception, match="--port=0 finds one"):
             PageServer(LivePage([run]), server.server_port)
         server.shutdown()
+
+
+def test_a_served_page_is_computed_for_a_twentieth_of_the_time_at_most_and_reads_what_has_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs, time, computed, read = [save_run("a_1", [1.0] * 4), save_run("a_2", [2.0] * 4)], [100.0], [], []
+
+    def takes_2_s(*given: Any, **options: Any) -> dict[str, Any]:
+        computed.append(time[0])
+        time[0] += 2.0
+        return data_of(*given, **options)
+
+    def reads(path: Path) -> Run:
+        read.append(path)
+        return Run(path)
+
+    monkeypatch.setattr(server, "now", lambda: time[0])
+    monkeypatch.setattr(server, "data_of", takes_2_s)
+    monkeypatch.setattr(server, "Run", reads)
+    page = LivePage(runs)
+
+    for _ in range(30):  # a run writes, and a browser asks, every 3 s
+        with (runs[0] / "metrics.jsonl").open("a") as file:
+            file.write("\n" + json.dumps({"env_steps": 9000, RETURN: 77.0}) + "\n")
+        page.answer("/data.json")
+        page.answer("/")
+        time[0] += 3.0
+
+    assert computed == [100.0, 141.0, 182.0]
+    assert read == [*runs, runs[0], runs[0]]
+    assert page.data()["runs"][0]["return"] == 77.0
