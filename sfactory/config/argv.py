@@ -30,7 +30,7 @@ from sfactory.errors import ConfigError
 
 CONFIG_FLAG = "config"
 # Settings of the command line, not of the run.
-CONFIG = Flag(CONFIG_FLAG, "", str, "flags.yaml", FlagInfo("file of flags"))
+CONFIG = Flag(CONFIG_FLAG, "", str, "flags.yaml", FlagInfo("file of flags", path=True))
 PRINT_CONFIG_FLAG = "print_config"
 PRINT_CONFIG = Flag(PRINT_CONFIG_FLAG, "", bool, False, FlagInfo("print the flags and stop"))
 # Sample Factory's examples give it, and it is what is done anyway.

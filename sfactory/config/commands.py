@@ -88,7 +88,7 @@ class PolicyFlags:
     """Which policy of which run to load, at which checkpoint."""
 
     experiment: str = flag("", "name of the run")
-    train_dir: str = flag("./train_dir", "directory that holds one folder per experiment")
+    train_dir: str = flag("./train_dir", "directory that holds one folder per experiment", path=True)
     load_checkpoint_kind: Literal["latest", "best", "milestone"] = flag(
         "latest", "checkpoint to load: the newest, the best policy, or the newest milestone (never deleted)"
     )
@@ -114,7 +114,7 @@ class EvaluateConfig(PolicyFlags):
     env_kwargs: Mapping[str, Any] = flag({}, "keyword arguments for the environment's factory beside the run's")
     eval_deterministic: bool = flag(False, "True takes the most probable action; False samples as training does")
     seed: int | None = flag(None, "seed of environments and actions; drawn at random and reported if not given", ge=0)
-    csv: str = flag("", "file to write with a line for each episode, which must not exist yet")
+    csv: str = flag("", "file to write with a line for each episode, which must not exist yet", path=True)
 
     def workers_of(self, cores: int) -> int:
         """How many processes play."""
@@ -156,6 +156,7 @@ class ExportConfig(PolicyFlags):
         "",
         "file to write, which must not exist yet; its name ends in .safetensors, .onnx, .pt2 or .npz, as the format "
         "is; empty: the run's name with that ending, in the current directory, or none if push_to_hub is given",
+        path=True,
     )
     push_to_hub: str = flag(
         "", "repository of the Hugging Face Hub, USER/NAME, that the weights are uploaded to, with a model card"
@@ -198,10 +199,9 @@ _PICTURES = {POPULATION: "RUN", CURVES: "RUN ...", COMPARE: f"RUN ... {VERSUS} R
 class PlotConfig:
     """Which picture of which runs to draw, and into which file."""
 
-    train_dir: str = flag("./train_dir", "directory that holds one folder per experiment")
+    train_dir: str = flag("./train_dir", "directory that holds one folder per experiment", path=True)
     out: str = flag(
-        "",
-        "file to write, named .svg or .png; empty: population.svg in the run's folder; curves.svg or compare.svg here",
+        "", "file to write, .svg or .png; empty: population.svg of the run, or curves.svg, compare.svg", path=True
     )
     metric: str = flag("train/episode_return_mean", "what curves and compare draw: a name in metrics.jsonl")
     over: Literal["env_steps", "frames", "minutes"] = flag(
@@ -291,8 +291,8 @@ def run_dirs(words: Sequence[str], train_dir: str) -> list[Path]:
 class PageConfig:
     """Which page to write of runs, or whether to serve it while they train."""
 
-    train_dir: str = flag("./train_dir", "directory that holds one folder per experiment")
-    out: str = flag("", "file to write, named .html; empty: report.html in the run's folder, of several runs here")
+    train_dir: str = flag("./train_dir", "directory that holds one folder per experiment", path=True)
+    out: str = flag("", "HTML file to write; empty: report.html in the run's folder, of several runs here", path=True)
     serve: bool = flag(
         False, "True writes no file: the page is at http://127.0.0.1:PORT, follows the runs, until Ctrl-C"
     )
@@ -342,7 +342,7 @@ def read_page_line(argv: Sequence[str]) -> Page:
 class MatchConfig:
     """Which saved policies play against each other, and how often."""
 
-    train_dir: str = flag("./train_dir", "directory that holds one folder per experiment")
+    train_dir: str = flag("./train_dir", "directory that holds one folder per experiment", path=True)
     episodes: int = flag(
         100, "episodes of each pair of policies, an even number; they change sides after half of them", ge=2
     )

@@ -18,7 +18,7 @@ _VIDEO_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 class EnjoyConfig(PolicyFlags):
     """Which policy to play, how, and for how long."""
 
-    policy_file: str = flag("", "safetensors file of sfactory.export to play, in place of a run")
+    policy_file: str = flag("", "safetensors file of sfactory.export to play, in place of a run", path=True)
     load_from_hub: str = flag("", "repository of the Hugging Face Hub, USER/NAME, to play, in place of a run")
     max_num_episodes: int = flag(20, "whole episodes to play", ge=1)
     max_num_frames: int = flag(

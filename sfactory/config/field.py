@@ -38,7 +38,10 @@ class Mutable:
 
 @dataclass(frozen=True)
 class FlagInfo:
-    """Help text, accepted range, and how PBT may change the flag (None: not at all)."""
+    """Help text, accepted range, and how PBT may change the flag (None: not at all).
+
+    path: it names a file or folder, in which ``~`` is the user's own.
+    """
 
     help: str
     gt: float | None = None
@@ -46,6 +49,7 @@ class FlagInfo:
     lt: float | None = None
     le: float | None = None
     mutable: Mutable | None = None
+    path: bool = False
 
     def range_text(self) -> str:
         """The accepted range in words, or "" if every finite number is accepted."""

@@ -11,6 +11,7 @@ import difflib
 import functools
 import json
 import math
+import os
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -145,8 +146,8 @@ def coerce(flag: Flag, data: object) -> object:
     """The value of ``data``: text of a command line, or data of a YAML or JSON file or of a family's defaults.
 
     Text in files is read as on the command line. A flag of text takes text only: YAML has already turned an unquoted
-    007 or no into something else. None is never text: see ``_nothing``. Raises ValueError with what would be right.
-    Ranges are not checked.
+    007 or no into something else. None is never text: see ``_nothing``. A shell expands no ``~`` behind ``=``, so paths
+    are expanded here. Raises ValueError with what would be right. Ranges are not checked.
     """
     if _is_none(data) and _without_none(flag.type) is None:
         data = _nothing(flag, data)
@@ -261,7 +262,7 @@ def _coerced(flag: Flag, kind: object, data: object) -> object:
     if _is_mapping(kind):
         return _json_object(flag, data)
     if is_of_type(kind, data) and kind is not float:
-        return data
+        return os.path.expanduser(str(data)) if flag.info.path else data
     if kind is str:
         raise ValueError("must be text: put it in quotes")
     if kind is bool:

@@ -23,11 +23,14 @@ class LauncherConfig:
         "",
         "what to run: module:name of a RunDescription or of a function that returns one (the current directory is "
         "importable; a module alone: its RUN_DESCRIPTION), or a TOML file",
+        path=True,
     )
     backend: Literal["processes", "slurm"] = flag(
         "processes", "processes: run here; slurm: write a batch script for each run, and submit it"
     )
-    train_dir: str = flag("./train_dir", "directory with a folder per description, and in it one per experiment")
+    train_dir: str = flag(
+        "./train_dir", "directory with a folder per description, and in it one per experiment", path=True
+    )
     pause_between: float = flag(1.0, "seconds between the starts of two runs", ge=0)
     experiment_suffix: str = flag("", "text that is added to the name of every experiment")
     num_gpus: int = flag(1, "processes: number of GPUs that experiments_per_gpu distributes", ge=1, le=4096)
@@ -38,10 +41,12 @@ class LauncherConfig:
     slurm_gpus_per_job: int = flag(1, "slurm: GPUs of a run", ge=0)
     slurm_cpus_per_gpu: int = flag(14, "slurm: cores per GPU of a run; of a run without GPUs, its cores", ge=1)
     slurm_print_only: bool = flag(False, "slurm: write the scripts and print the commands that submit them")
-    slurm_workdir: str | None = flag(None, "slurm: folder of the scripts; none: slurm beside the experiments' folders")
+    slurm_workdir: str | None = flag(
+        None, "slurm: folder of the scripts; none: slurm beside the experiments' folders", path=True
+    )
     slurm_partition: str | None = flag(None, "slurm: partition; none: the cluster's own choice")
     slurm_sbatch_template: str | None = flag(
-        None, "slurm: file of the script's own lines, with {{ CMD }} in place of the run; none: a plain one"
+        None, "slurm: file of the script's own lines, with {{ CMD }} in place of the run; none: a plain one", path=True
     )
     slurm_timeout: int = flag(
         0, "slurm: seconds after which a run saves and is queued again; 0: only the job's own limit applies", ge=0
@@ -82,7 +87,7 @@ class RemoteConfig:
     """Which run to join with actors of this machine, and how many."""
 
     connect: str = flag("", "address of the run, HOST:PORT: --remote_actors_port of its machine")
-    token_file: str = flag("", "file with the secret of the run (its --remote_actors_token_file)")
+    token_file: str = flag("", "file with the secret of the run (its --remote_actors_token_file)", path=True)
     env: str = flag("", "the run's environment, repeated")
     num_workers: int = flag(0, "actor processes; 0: one per core", ge=0, le=4096)
     reconnect_sec: float = flag(

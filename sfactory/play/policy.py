@@ -225,7 +225,7 @@ def find_saved(
     """What a path leads to, as ``load`` takes it. Raises as ``load``."""
     if isinstance(path, RunResult):  # this program has named, or trusted, all code of the run
         path, trust_run_dir = path.run_dir, True
-    path = Path(path)
+    path = Path(path).expanduser()
     try:
         if path.is_file():
             if policy or kind != "latest":

@@ -47,6 +47,7 @@ class PopulationConfig:
         "",
         "folder, on storage that all machines share, through which runs of one policy each form a population; empty: "
         "the policies of this run are the population",
+        path=True,
     )
     pbt_member: int | None = flag(
         None, "number of this run among those of pbt_dir, from 0; each has its own", ge=0, le=999_999_999

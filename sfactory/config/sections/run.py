@@ -18,7 +18,7 @@ class RunConfig:
     env: str = flag("", "environment: a Gymnasium id, a family name, or module:function")
     env_kwargs: Mapping[str, Any] = flag({}, "keyword arguments for the environment's factory, as a JSON object")
     experiment: str = flag("", "name of the run; an existing run of this name is resumed; empty: named after env")
-    train_dir: str = flag("./train_dir", "directory that holds one folder per experiment")
+    train_dir: str = flag("./train_dir", "directory that holds one folder per experiment", path=True)
     seed: int | None = flag(
         None, "seed of envs, inference and learner; drawn and recorded if not given; kept by a resumed run", ge=0
     )
@@ -127,6 +127,7 @@ class CheckpointConfig:
         "",
         "another run (its name or folder) whose weights a new run begins with, as RUN, RUN:POLICY or RUN:POLICY:KIND "
         "(latest, best, milestone); optimizer and counts start at zero",
+        path=True,
     )
     init_parts: tuple[str, ...] = flag(
         (),

@@ -97,7 +97,7 @@ class SamplingConfig:
     )
     remote_actors_host: str = flag("127.0.0.1", "address of this machine at which remote actors join; 0.0.0.0: any")
     remote_actors_token_file: str = flag(
-        "", "file with the secret that remote actors must have, too: a line of 32 characters or more"
+        "", "file with the secret that remote actors must have, too: a line of 32 characters or more", path=True
     )
     max_env_restarts: int = flag(
         20,

@@ -6,6 +6,7 @@ import functools
 import json
 import re
 import sys
+from collections.abc import Mapping
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -14,13 +15,14 @@ import numpy as np
 import pytest
 import yaml
 
-from sfactory.config.argv import scan, words_of
-from sfactory.config.commands import read_check_line
+from sfactory.config.argv import CONFIG, scan, words_of
+from sfactory.config.commands import evaluate_flags, export_flags, match_flags, page_flags, plot_flags, read_check_line
 from sfactory.config.config_file import read_config_file
-from sfactory.config.enjoy import read_enjoy_line
-from sfactory.config.flags import all_flags, config_of, did_you_mean, values_of
+from sfactory.config.enjoy import enjoy_flags, read_enjoy_line
+from sfactory.config.flags import Flag, all_flags, coerce, config_of, did_you_mean, values_of
 from sfactory.config.help_text import ESSENTIAL
 from sfactory.config.import_strings import find_object, objects_of_program
+from sfactory.config.launcher import launcher_flags, remote_flags
 from sfactory.config.resolve import Resolved, fitted_to_agents, with_critic_group
 from sfactory.config.saved_config import config_json, write_config
 from sfactory.config.task_defaults import with_task_defaults
@@ -799,3 +801,22 @@ def test_what_the_kind_of_task_may_change_is_not_warned_of() -> None:
     assert read(PLAIN_ENV, "--gae_lambda=0.9").warnings == []
     assert len(read(PLAIN_ENV, "--gae_lambda=0.9", "--with_vtrace=True").warnings) == 1
     assert len(read(PLAIN_ENV, "--rnn_size=64").warnings) == 1
+
+
+PATHS = {
+    *("config", "csv", "init_from", "out", "pbt_dir", "policy_file", "remote_actors_token_file", "run"),
+    *("slurm_sbatch_template", "slurm_workdir", "token_file", "train_dir"),
+}
+OF_RUNS = (evaluate_flags, export_flags, plot_flags, page_flags, match_flags, enjoy_flags)
+
+
+@pytest.mark.parametrize("flags", [all_flags(), {"config": CONFIG}, *OF_RUNS, launcher_flags, remote_flags])
+def test_a_tilde_is_the_home_of_the_user_in_all_flags_of_paths_and_only_there(
+    flags: Mapping[str, Flag], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    texts = {name: flag for name, flag in flags.items() if flag.type in (str, str | None)}
+
+    expanded = {name for name, flag in texts.items() if coerce(flag, "~/a:0") == "/home/me/a:0"}
+
+    assert expanded == PATHS & texts.keys()
