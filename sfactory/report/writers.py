@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import os
+import re
 import socket
 import struct
 import time
@@ -47,6 +48,9 @@ _CHARTS = {
         "busy shares": ("Multiline", ["load/.*_busy"]),
     },
 }
+
+_EVENTS = "events.out.tfevents."
+_STARTED = re.compile(rf"{re.escape(_EVENTS)}(\d+)\.", re.ASCII)  # the second in which a session began
 
 _log = logging.getLogger(__name__)
 
@@ -165,11 +169,12 @@ class TensorBoardWriter(_RecordFile):
         self._summaries: Any = summary_pb2
         self._checksum: Callable[[bytes], int] = masked_crc32c
         # TensorBoard reads the files of a directory sorted by name, so the start time comes first.
-        name = f"events.out.tfevents.{int(_wall_time_s())}.{socket.gethostname()}.{os.getpid()}"
-        super().__init__(directory / name)
+        earlier = [int(found[1]) for path in directory.glob(f"{_EVENTS}*") if (found := _STARTED.match(path.name))]
+        self._clock = _Clock(1.0 + max(earlier, default=0))
+        super().__init__(directory / f"{_EVENTS}{int(self._clock.now())}.{socket.gethostname()}.{os.getpid()}")
         self._flush_secs = flush_secs
         self._flushed_at = time.monotonic()
-        self._pending = [self._record(wall_time=_wall_time_s(), file_version="brain.Event:2")]
+        self._pending = [self._record(wall_time=self._clock.now(), file_version="brain.Event:2")]
 
     def write(self, env_steps: int, scalars: Scalars) -> None:
         """Add one point to the curve of each scalar that is a finite number."""
@@ -179,7 +184,7 @@ class TensorBoardWriter(_RecordFile):
             if (number := _number(value)) is not None
         ]
         summary = self._summaries.Summary(value=values)
-        self._pending.append(self._record(wall_time=_wall_time_s(), step=env_steps, summary=summary))
+        self._pending.append(self._record(wall_time=self._clock.now(), step=env_steps, summary=summary))
         if time.monotonic() - self._flushed_at >= self._flush_secs:
             self._flush()
 
@@ -193,7 +198,7 @@ class TensorBoardWriter(_RecordFile):
             return
         image = self._summaries.Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=data)
         summary = self._summaries.Summary(value=[self._summaries.Summary.Value(tag=name, image=image)])
-        self._pending.append(self._record(wall_time=_wall_time_s(), step=env_steps, summary=summary))
+        self._pending.append(self._record(wall_time=self._clock.now(), step=env_steps, summary=summary))
 
     def describe(self, values: Mapping[str, object]) -> None:
         """Add all flags as a text, those that people vary as hyperparameters, and a layout of charts."""
@@ -209,7 +214,7 @@ class TensorBoardWriter(_RecordFile):
         table = "\n".join(["| flag | value |", "|---|---|", *(f"| {name} | {cell} |" for name, cell in cells.items())])
         experiment, session, _ = hparams(varied, dict.fromkeys(_RESULTS))
         for summary in (experiment, session, text("settings", table), custom_scalars(_CHARTS)):
-            self._pending.append(self._record(wall_time=_wall_time_s(), summary=summary))
+            self._pending.append(self._record(wall_time=self._clock.now(), summary=summary))
 
     def close(self) -> None:
         """Write pending records and close the file."""
@@ -230,5 +235,16 @@ class TensorBoardWriter(_RecordFile):
         return b"".join((length, checksums[0], data, checksums[1]))
 
 
-def _wall_time_s() -> float:
-    return datetime.now().timestamp()
+class _Clock:
+    """Seconds of the wall clock; where that is set back it goes on from where it was, so that curves go forward."""
+
+    def __init__(self, begin: float) -> None:
+        """begin: it is never before that."""
+        self._last, self._ahead = begin, 0.0
+
+    def now(self) -> float:
+        """The time."""
+        moment = datetime.now().timestamp()
+        self._ahead = max(self._ahead, self._last - moment)
+        self._last = moment + self._ahead
+        return self._last

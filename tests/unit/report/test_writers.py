@@ -7,7 +7,7 @@ import struct
 import subprocess
 import sys
 import textwrap
-from datetime import datetime
+from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 from tensorboardX.record_writer import masked_crc32c
 
 from sfactory.config.flags import config_of
+from sfactory.report import writers
 from sfactory.report.writers import MetricsWriter, TensorBoard, TensorBoardWriter
 from tests.support.source import ROOT
 
@@ -65,6 +66,33 @@ def test_rows_are_readable_at_once_and_a_resumed_run_appends(tmp_path: Path) -> 
     resumed.close()
 
     assert [row["env_steps"] for row in rows(path)] == [1000, 2000, 3000]
+
+
+class SetBack(datetime):
+    """A clock that is set back by an hour after each look."""
+
+    looks = 0
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> SetBack:
+        cls.looks += 1
+        return cls.fromtimestamp(1.8e9 - 3600.0 * cls.looks, tz)
+
+
+def test_sessions_and_records_of_tensorboard_keep_their_order_where_the_clock_is_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writers, "datetime", SetBack)
+
+    for session in (0, 1, 2):
+        writer = TensorBoardWriter(tmp_path, 3600.0)
+        for steps in (1, 2):
+            writer.write(10 * session + steps, {"a": 1.0})
+        writer.close()
+
+    assert [step for step, _ in events(tmp_path)] == [1, 2, 11, 12, 21, 22]
+    times = [event.wall_time for path in sorted(tmp_path.glob("*")) for event in events_of(path)]
+    assert times == sorted(times)
 
 
 def test_a_picture_that_moves_is_an_image_of_tensorboard(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
