@@ -29,6 +29,7 @@ FILE = "diary.jsonl"
 MOMENT = "SFACTORY_TEST_MOMENT"
 FUSE = "SFACTORY_TEST_FUSE"
 FOLDER = "SFACTORY_TEST_FOLDER"
+SOLVED = 475.0  # mean return over 100 episodes at which Gymnasium calls CartPole-v1 solved
 FAIL_AT = 5  # updates
 SPOIL_AT = 20  # updates
 SLEEPING = "the learner sleeps"
@@ -94,6 +95,13 @@ class Episodes(Observer):
 
     def on_stop(self, outcome: Outcome) -> None:
         _write(self._path, **self.sums)
+
+
+class EndsWhenSolved(Observer):
+    """Ends a run of CartPole-v1 once it is solved."""
+
+    def on_report(self, row: Mapping[str, float | None]) -> bool | None:
+        return (row["train/best_episode_return_mean"] or 0.0) < SOLVED
 
 
 class FailsInTraining(Observer):
