@@ -200,7 +200,10 @@ def _problems_of_values(values: Mapping[str, object]) -> list[str]:
 
 @dataclass(frozen=True)
 class Entry:
-    """The state of one run. starts: number of starts. exit_code: of its last process, negative for a signal."""
+    """The state of one run.
+
+    starts: number of starts. exit_code: of its last process, negative for a signal. job: what sbatch has printed.
+    """
 
     status: Status = "waiting"
     starts: int = 0
@@ -208,12 +211,13 @@ class Entry:
     cause: str = ""
     started: str = ""
     ended: str = ""
+    job: str = ""
 
     @staticmethod
     def of(values: Mapping[str, Any]) -> Entry:
         """The inverse of ``dataclasses.asdict``; raises TypeError or ValueError for invalid values."""
         entry = Entry(**values)
-        if entry.status not in get_args(Status) or not isinstance(entry.starts, int):
+        if entry.status not in get_args(Status) or not isinstance(entry.starts, int) or not isinstance(entry.job, str):
             raise ValueError(f"{values!r} is not an entry")
         # Its launcher is dead, or the directory would be locked, and no run outlives its launcher.
         return replace(entry, status="interrupted") if entry.status == "running" else entry
@@ -252,12 +256,17 @@ class LaunchState:
 
     def started(self, name: str) -> None:
         """Record that its process was started."""
-        self._put(name, Entry("running", self.entry(name).starts + 1, started=local_time()))
+        before = self.entry(name)
+        self._put(name, Entry("running", before.starts + 1, started=local_time(), job=before.job))
 
     def ended(self, name: str, status: Status, exit_code: int | None, cause: str = "") -> None:
         """Record that its process has ended or could not be started."""
         before = self.entry(name)
-        self._put(name, Entry(status, before.starts, exit_code, cause, before.started, local_time()))
+        self._put(name, Entry(status, before.starts, exit_code, cause, before.started, local_time(), before.job))
+
+    def submitted(self, name: str, job: str) -> None:
+        """Record that it was submitted to Slurm."""
+        self._put(name, replace(self.entry(name), job=job))
 
     def _put(self, name: str, entry: Entry) -> None:
         """Save the entry; a failure is only a warning, because runs have their own records."""

@@ -36,9 +36,10 @@ def launch(config: LauncherConfig, command: str, interrupts: Interrupts) -> tupl
         if len(todo) < len(jobs):
             print_line(f"{len(jobs) - len(todo)} of {len(jobs)} runs are done already")
         say_changed(jobs)
-        if batch is not None:
-            return _to_slurm(jobs, todo, batch), int(ExitCode.DONE)
         interrupts.raising = False  # count signals from here on: a run that is being started must not be lost
+        if batch is not None:
+            line = _to_slurm(jobs, todo, batch, launch_state, interrupts)
+            return line, interrupts.exit_code if interrupts.count else int(ExitCode.DONE)
         LocalRuns(todo, launch_state, interrupts, config.max_parallel, gpus, config.pause_between).run()
         runs = results(jobs, todo, launch_state)
         print_results(runs, launch_state)
@@ -49,17 +50,20 @@ def launch(config: LauncherConfig, command: str, interrupts: Interrupts) -> tupl
     return json.dumps({"runs": runs}, allow_nan=False), code
 
 
-def _to_slurm(jobs: Sequence[Job], todo: Sequence[Job], batch: Batch) -> str:
-    paths = batch.write_scripts(todo)
-    numbers = batch.submit(paths)
-    scripts = {path.stem: str(path) for path in paths}
+def _to_slurm(
+    jobs: Sequence[Job], todo: Sequence[Job], batch: Batch, launch_state: LaunchState, interrupts: Interrupts
+) -> str:
+    queued = batch.queued(todo, launch_state)
+    paths = batch.write_scripts([job for job in todo if job.name not in queued])
+    numbers = {**queued, **batch.submit(paths, launch_state, interrupts)}
+    unfinished = {job.name for job in todo}
     facts = [
         {
             "experiment": job.name,
-            "status": "waiting" if job.name in scripts else "done",
-            "script": scripts.get(job.name),
+            "status": "waiting" if job.name in unfinished else "done",
+            "script": str(batch.script_path(job)) if job.name in unfinished else None,
             "job": numbers.get(job.name),
-            "changed": [] if job.name in scripts else list(job.changed),
+            "changed": [] if job.name in unfinished else list(job.changed),
             "run_dir": str(job.run_dir),
             "log": str(job.log_path),
         }

@@ -15,12 +15,14 @@ from sfactory.clock import RUN_MOST_S
 from sfactory.config.flags import assigned
 from sfactory.config.launcher import LauncherConfig
 from sfactory.errors import ConfigError, ResourceError, SFactoryError
-from sfactory.launch.jobs import SLURM_FOLDER, Job, print_line
+from sfactory.launch.jobs import SLURM_FOLDER, Job, LaunchState, by_text, print_line
+from sfactory.process.signals import Interrupts
 
 DEFAULT_TEMPLATE = "cd {{ CWD }}\n{{ CMD }}\n"
 _PLACE = re.compile(r"\{\{ *(\w+) *\}\}")
-_SBATCH = "sbatch"
-_SUBMIT_S = 60.0
+_SBATCH, _SQUEUE = "sbatch", "squeue"
+_ANSWER_S = 60.0
+_OTHER = "other settings or resources than those of the job that is in the queue"
 _TIMED_OUT = 124  # exit code of coreutils' timeout
 _PLACES = ("CMD", "CWD", "NAME", "GPU", "CPU", "PARTITION", "TIMEOUT")
 
@@ -45,6 +47,35 @@ class Batch:
         if problems:
             raise ConfigError(problems)
 
+    def script_path(self, job: Job) -> Path:
+        """Where the script of a run is."""
+        return self._folder / f"{job.name}.sh"
+
+    def queued(self, jobs: Sequence[Job], launch_state: LaunchState) -> dict[str, str]:
+        """The numbers of the jobs that are in Slurm's queue, by the names of their runs.
+
+        Says so, also if such a job was submitted with another script than it would be now. Raises SFactoryError.
+        """
+        printed = {job.name: launch_state.entry(job.name).job.partition(";") for job in jobs}
+        clusters = {cluster for number, _, cluster in printed.values() if number}
+        if self._config.slurm_print_only or not clusters:
+            return {}
+        listed = {cluster: _numbers_in_queue(cluster) for cluster in clusters}
+        queued = {name: number for name, (number, _, cluster) in printed.items() if number in listed.get(cluster, ())}
+        if queued:
+            print_line(f"{len(queued)} runs are in Slurm's queue already, and are not submitted again")
+        other = [job.name for job in jobs if job.name in queued and self._has_other_script(job)]
+        for line in by_text({name: [_OTHER] for name in other}):
+            cancel = shlex.join(["scancel", *(queued[name] for name in other)])
+            print_line(f"{line}; if these are to count: {cancel}, and the same command again")
+        return queued
+
+    def _has_other_script(self, job: Job) -> bool:
+        try:
+            return atomic.read_bytes(self.script_path(job)) != self._script(job).encode()
+        except OSError:  # it was submitted from another folder
+            return False
+
     def write_scripts(self, jobs: Sequence[Job]) -> list[Path]:
         """Write a script for each job; raises ResourceError."""
         paths: list[Path] = []
@@ -52,28 +83,33 @@ class Batch:
             self._folder.mkdir(parents=True, exist_ok=True)
             for job in jobs:
                 job.folder.mkdir(parents=True, exist_ok=True)  # Slurm does not create the directory of a log
-                path = self._folder / f"{job.name}.sh"
+                path = self.script_path(job)
                 atomic.write_text(path, self._script(job))
                 paths.append(path)
         except OSError as error:
             raise ResourceError(f"{self._folder} cannot be written: {error}; see --slurm_workdir") from error
         return paths
 
-    def submit(self, paths: Sequence[Path]) -> dict[str, str]:
-        """Submit the scripts, or print the commands that do; returns job numbers by run. Raises SFactoryError."""
+    def submit(self, paths: Sequence[Path], launch_state: LaunchState, interrupts: Interrupts) -> dict[str, str]:
+        """Submit the scripts until a signal comes, or print the commands that do; returns job numbers by run.
+
+        Raises SFactoryError.
+        """
         numbers: dict[str, str] = {}
         for path in paths:
+            if interrupts.count:
+                print_line(f"{len(numbers)} of {len(paths)} runs were submitted; the same command submits the others")
+                break
             if self._config.slurm_print_only:
                 print_line(shlex.join([_SBATCH, str(path)]))
                 continue
-            command = [_SBATCH, "--parsable", str(path)]
             try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=_SUBMIT_S, check=True)
-            except (OSError, subprocess.SubprocessError) as error:
-                stderr = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else ""
-                so_far = f"; submitted so far: {', '.join(numbers)}" if numbers else ""
-                raise SFactoryError(f"{_SBATCH} {path} failed: {stderr or error}{so_far}") from error
-            numbers[path.stem] = done.stdout.strip().partition(";")[0]
+                printed = _output_of([_SBATCH, "--parsable", str(path)])
+            except SFactoryError as error:
+                so_far = f"; {len(numbers)} runs were submitted before, and the same command submits the others"
+                raise SFactoryError(f"{error}{so_far if numbers else ''}") from error
+            launch_state.submitted(path.stem, printed)
+            numbers[path.stem] = printed.partition(";")[0]
             print_line(f"submitted {path.stem} as job {numbers[path.stem]}")
         return numbers
 
@@ -122,6 +158,30 @@ class Batch:
         requeue = f'code=$?; if [ $code -eq {_TIMED_OUT} ]; then scontrol requeue "$SLURM_JOB_ID"; fi; exit $code'
         # One command, so that a template may use it as any other, and its own set -e does not end this before.
         return shlex.join(["bash", "-c", f"{run}; {requeue}"])
+
+
+def _output_of(command: Sequence[str]) -> str:
+    """What one of Slurm's programs prints; a terminal's Ctrl-C does not reach it. Raises SFactoryError if it fails."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_ANSWER_S, check=True, start_new_session=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        stderr = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else ""
+        raise SFactoryError(f"{shlex.join(command)} failed: {stderr or error}") from error
+    return done.stdout.strip()
+
+
+def _numbers_in_queue(cluster: str) -> set[str]:
+    """Numbers of all jobs of this user that wait or run; cluster: "" for the one of this machine."""
+    command = [_SQUEUE, "--noheader", f"--user={os.getuid()}", "--format=%A"]
+    try:
+        return set(_output_of([*command, *([f"--clusters={cluster}"] if cluster else [])]).split())
+    except SFactoryError as error:
+        raise SFactoryError(
+            f"{error}; so it is not known which runs are in the queue, and nothing was submitted; try again later, or "
+            "--slurm_print_only=True writes the scripts alone"
+        ) from error
 
 
 def _read_template(path: str | None) -> tuple[str, list[str]]:

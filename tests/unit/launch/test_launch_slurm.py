@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import shlex
 import subprocess
@@ -13,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from sfactory.config.launcher import LauncherConfig
-from sfactory.errors import ConfigError
+from sfactory.errors import ConfigError, SFactoryError
 from sfactory.launch.jobs import Job
+from sfactory.launch.launch import launch
 from sfactory.launch.run_slurm import Batch
+from sfactory.process.signals import Interrupts
 from tests.support.source import ROOT, documents
 
 CONFIG = LauncherConfig(run="x:Y", backend="slurm", slurm_print_only=True)
@@ -119,6 +122,55 @@ def test_run_has_all_cores_of_its_job(tmp_path: Path, monkeypatch: pytest.Monkey
         subprocess.run(["bash", tmp_path / "slurm" / "e.sh"], check=True)
 
     assert (tmp_path / "cores").read_text() == "6\n12\n"
+
+
+QUEUE = {
+    "sbatch": 'test "$FULL" && echo "the queue is full" >&2 && exit 1; echo "$2" >> submitted; wc -l < submitted',
+    "squeue": 'test "$DOWN" && exit 1; cat queue',
+}
+SEARCH = """
+[[experiments]]
+base_name = "run"
+cmd = "--env=sfactory_envs.synthetic.bandit:Bandit"
+grid = {seed = [1, 2, 3]}
+"""
+
+
+def submit(**flags: object) -> list[tuple[str, str | None]]:
+    """Calls the launcher; the status and the job of each run."""
+    config = LauncherConfig(run="many.toml", backend="slurm", train_dir=".")
+    interrupts = Interrupts()
+    line, _ = launch(dataclasses.replace(config, **flags), "", interrupts)  # type: ignore[arg-type]
+    interrupts.restore()
+    return [(run["status"], run["job"]) for run in json.loads(line)["runs"]]
+
+
+def test_run_that_is_in_the_queue_is_not_submitted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    programs(tmp_path, QUEUE, monkeypatch)
+    (tmp_path / "many.toml").write_text(SEARCH)
+    monkeypatch.setenv("FULL", "yes")
+    with pytest.raises(SFactoryError, match="the queue is full"):
+        submit()
+    monkeypatch.setenv("FULL", "")
+    all_of_them = [("waiting", "1"), ("waiting", "2"), ("waiting", "3")]
+
+    assert submit() == all_of_them
+    (tmp_path / "queue").write_text("1\n2\n3\n40\n")
+    assert submit() == all_of_them
+    assert submit(slurm_gpus_per_job=2) == all_of_them  # other resources, which these jobs do not have
+    (tmp_path / "queue").write_text("1\n3\n")  # the second one has ended, and is not done
+    assert submit() == [("waiting", "1"), ("waiting", "4"), ("waiting", "3")]
+
+    said = capfd.readouterr().err
+    assert said.count("3 runs are in Slurm's queue already") == 2
+    assert said.count("run_seed_1, run_seed_2, run_seed_3: other") == 1
+    assert "scancel 1 2 3" in said
+    monkeypatch.setenv("DOWN", "yes")
+    with pytest.raises(SFactoryError, match="squeue"):
+        submit()
+    assert len((tmp_path / "submitted").read_text().splitlines()) == 4
 
 
 def test_template_adds_its_own_lines(tmp_path: Path) -> None:
