@@ -39,8 +39,9 @@ class Resumed:
     """Where an earlier session stopped.
 
     env_steps, agent_steps, updates: sums over all policies; train_seconds: the longest of them. best_return: the best
-    mean return ever, if it is known. summary: the last session's. steps_of_policies: env steps of each policy; ()
-    without a checkpoint. policies_without_checkpoint: those that have none although others do.
+    mean return ever, if it is known. summary: the last session's. steps_of_policies, episodes_of_policies,
+    best_of_policies: env steps, episodes and the best mean return, if it is known, of each policy; () without a
+    checkpoint. policies_without_checkpoint: those that have none although others do.
     """
 
     env_steps: int = 0
@@ -50,6 +51,8 @@ class Resumed:
     best_return: float | None = None
     summary: Summary | None = None
     steps_of_policies: tuple[int, ...] = ()
+    episodes_of_policies: tuple[int, ...] = ()
+    best_of_policies: tuple[float | None, ...] = ()
     policies_without_checkpoint: tuple[int, ...] = ()
 
     @staticmethod
@@ -81,19 +84,34 @@ class Resumed:
         missing = tuple(policy for policy, saved in enumerate(policies) if saved is None)
         for policy in missing:
             log.warning("policy %d has no checkpoint although others have: it starts from scratch", policy)
-        bests: list[float | None] = [saved.best_objective for saved in known if saved.best_metric == "reward"]
-        if summary is not None and summary.episodes >= config.report.stats_avg:
-            bests.append(summary.best_episode_return_mean)
+        entries = [_entry(summary, policy) for policy in range(len(policies))]
+        episodes = tuple(
+            max(int(entry.get("episodes") or 0), 0 if saved is None else saved.episodes)
+            for saved, entry in zip(policies, entries, strict=True)
+        )
+        bests: list[float | None] = []
+        for saved, entry in zip(policies, entries, strict=True):
+            of_file = saved.best_objective if saved is not None and saved.best_metric == "reward" else None
+            is_full = (entry.get("episodes") or 0) >= config.report.stats_avg
+            bests.append(_greatest(of_file, entry.get("best_episode_return_mean") if is_full else None))
+        of_run = summary is not None and summary.episodes >= config.report.stats_avg
         return Resumed(
             env_steps=sum(saved.run_env_steps for saved in known),
             agent_steps=sum(saved.agent_steps for saved in known),
             train_seconds=max(saved.train_seconds for saved in known),
             updates=sum(saved.train_step for saved in known),
-            best_return=max((best for best in bests if best is not None and best > float("-inf")), default=None),
+            best_return=_greatest(*bests, summary.best_episode_return_mean if summary is not None and of_run else None),
             summary=summary,
             steps_of_policies=tuple(0 if saved is None else saved.env_steps for saved in policies),
+            episodes_of_policies=episodes,
+            best_of_policies=tuple(bests),
             policies_without_checkpoint=missing,
         )
+
+    @property
+    def episodes(self) -> int:
+        """Episodes of all policies."""
+        return max(0 if self.summary is None else self.summary.episodes, sum(self.episodes_of_policies))
 
     def finished(self, config: Config) -> bool:
         """True if every policy that learns has reached the limits of ``config`` already."""
@@ -121,10 +139,23 @@ def summary_of(config: Config, resumed: Resumed | None, status: Result) -> Summa
         frames=resumed.env_steps * config.frames_per_step,
         train_seconds=resumed.train_seconds,
         fps=resumed.env_steps / resumed.train_seconds if resumed.train_seconds else None,
-        episodes=0 if earlier is None else earlier.episodes,
+        episodes=resumed.episodes,
         best_episode_return_mean=resumed.best_return,
         updates=resumed.updates,
     )
+
+
+def _entry(summary: Summary | None, policy: int) -> Mapping[str, float | None]:
+    """What ``summary`` has of one policy."""
+    if summary is None:
+        return {}
+    if not summary.policies and policy == 0:
+        return {"episodes": summary.episodes, "best_episode_return_mean": summary.best_episode_return_mean}
+    return summary.policies[policy] if policy < len(summary.policies) else {}
+
+
+def _greatest(*bests: float | None) -> float | None:
+    return max((best for best in bests if best is not None and best > float("-inf")), default=None)
 
 
 def _load(

@@ -23,7 +23,7 @@ class Summary:
     Means are over the last episodes of all policies, best_episode_return_mean is the best of any one policy.
     true_objective_mean: the mean return if the env reports no objective. episode_extra_stats: means by name.
     evaluation: the last evaluation beside training, see EvaluationReport. policies: with several policies, the results
-    of each in this session. best_policy: the one with the highest mean true objective.
+    of each. best_policy: the one with the highest mean true objective.
     """
 
     status: Result

@@ -37,12 +37,13 @@ class Progress:
     """Counts over the whole run, resumes included. Steps are trained steps, without masked ones.
 
     env_steps: in which the policy took part. agent_steps: of its agents. run_env_steps: env steps of the run, each
-    counted by one policy only. best_objective: the best mean of ``best_metric`` so far.
+    counted by one policy only. episodes: as main counts them. best_objective: the best mean of ``best_metric`` so far.
     """
 
     env_steps: int = 0
     agent_steps: int = 0
     run_env_steps: int = 0
+    episodes: int = 0
     best_metric: str = "reward"
     best_objective: float = float("-inf")
     earlier_seconds: float = 0.0
@@ -90,14 +91,15 @@ class SavedState:
     train_seconds: float
     best_metric: str
     best_objective: float
+    episodes: int = 0
 
     @staticmethod
     def of(payload: Payload, where: Path | str) -> SavedState:
         """Read ``payload``, loaded from ``where``; raises CheckpointError if another version or program wrote it."""
         try:
             if payload["payload_version"] in READABLE_VERSIONS and isinstance(payload["model"], dict):
-                # Without several agents or policies, older runs did not count these two apart.
-                older = dict.fromkeys(("agent_steps", "run_env_steps"), payload["env_steps"])
+                # Without several agents or policies, older runs did not count steps apart.
+                older = {**dict.fromkeys(("agent_steps", "run_env_steps"), payload["env_steps"]), "episodes": 0}
                 numbers: dict[str, Any] = {name: kind((older | payload)[name]) for name, kind in _NUMBERS.items()}
                 spec = payload.get("env_spec")
                 return SavedState(payload["model"], None if spec is None else EnvSpec.of_plain(spec), **numbers)
@@ -129,6 +131,7 @@ def restore(payload: dict[str, Any], where: str, trainer: Trainer, progress: Pro
     trainer.train_step = saved.train_step
     progress.env_steps, progress.agent_steps = saved.env_steps, saved.agent_steps
     progress.run_env_steps, progress.earlier_seconds = saved.run_env_steps, saved.train_seconds
+    progress.episodes = saved.episodes
     if saved.best_metric == progress.best_metric:
         progress.best_objective = saved.best_objective
 
@@ -380,6 +383,7 @@ class Checkpointer:
     def _payload(self) -> dict[str, Any]:
         """The content to save, looked at first: a hook, or an update not yet published, may have spoiled it."""
         self._check(self.trainer.train_step)
+        self.progress.episodes = max(self.progress.episodes, self.setup.shared.control.episodes(self.setup.policy))
         return payload_of(self.trainer, self.progress)
 
     def _best_on_disk(self) -> float:

@@ -60,9 +60,11 @@ class ReportCollector:
         """``resumed``: the state of the run at the end of its last session."""
         self._resumed = resumed or Resumed()
         stats_avg, best_metric = config.report.stats_avg, config.checkpoint.episode_metric
-        policies, earlier = config.population.num_policies, self._resumed.summary
-        self._all = PolicyStats(stats_avg, best_metric, earlier.episodes if earlier else 0)
-        self._by_policy = [PolicyStats(stats_avg, best_metric) for _ in range(policies)] if policies > 1 else []
+        policies = config.population.num_policies
+        self._all = PolicyStats(stats_avg, best_metric, self._resumed.episodes)
+        episodes = self._resumed.episodes_of_policies or [0] * policies
+        self._by_policy = [PolicyStats(stats_avg, best_metric, each) for each in episodes] if policies > 1 else []
+        self._earlier_bests = self._resumed.best_of_policies or [None] * policies
         self._each = self._by_policy or [self._all]  # with one policy both are the same
         self._config, self._status = config, status
         self._from_actors, self._from_learners = from_actors, from_learners
@@ -155,6 +157,11 @@ class ReportCollector:
         with self._lock:
             return [stats.best_metric_mean() for stats in self._each]
 
+    def episodes_of_policies(self) -> list[int]:
+        """Episodes of each policy in all sessions."""
+        with self._lock:
+            return [stats.num_episodes for stats in self._each]
+
     def forget_episodes(self, policy: int) -> None:
         """Start new windows for ``policy``, because it has got other weights; counts and best values stay."""
         with self._lock:
@@ -199,6 +206,7 @@ class ReportCollector:
             row = self._all.scalars()
             for policy, stats in enumerate(self._by_policy):
                 own = stats.scalars() | {"perf/trained_env_steps": self.env_steps_of(policy)}
+                own["train/best_episode_return_mean"] = _best_return_mean([stats], self._earlier_bests[policy])
                 row |= {f"policy_{policy}/{name}": value for name, value in own.items()}
             row["train/best_episode_return_mean"] = _best_return_mean(self._each, self._resumed.best_return)
         row |= {
@@ -229,7 +237,7 @@ class ReportCollector:
             )
         with self._lock:
             extras = {name: window.mean for name, window in self._all.extras.windows().items()}
-            policies = [stats.summary(self.env_steps_of(policy)) for policy, stats in enumerate(self._by_policy)]
+            policies = [self._summary_of(policy, stats) for policy, stats in enumerate(self._by_policy)]
         metric = TRUE_OBJECTIVE if TRUE_OBJECTIVE in self.extra_names else REWARD
         evaluation, earlier_evaluation = self.evaluations.last, None if earlier is None else earlier.evaluation
         return Summary(
@@ -252,6 +260,15 @@ class ReportCollector:
             policies=policies,
             best_policy=_best_policy(self.objectives(metric) if self._by_policy else {}, earlier),
         )
+
+    def _summary_of(self, policy: int, stats: PolicyStats) -> Mapping[str, float | None]:
+        """The entry of one of several policies; means are those of the last session if no episode ended in this one."""
+        own = stats.summary(self.env_steps_of(policy))
+        own["best_episode_return_mean"] = _best_return_mean([stats], self._earlier_bests[policy])
+        earlier = self._resumed.summary
+        if not stats.episodes.episodes and earlier is not None and policy < len(earlier.policies):
+            own |= {name: earlier.policies[policy].get(name) for name in ("episode_return_mean", "true_objective_mean")}
+        return own
 
     def _read(self) -> None:
         while not self._stopping.is_set():

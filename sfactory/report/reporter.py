@@ -88,6 +88,8 @@ class Reporter:
         reports.check_best_metric()
         for policy, mean in enumerate(reports.best_metric_means()):
             self._control.tell_objective(policy, -math.inf if mean is None else mean)
+        for policy, episodes in enumerate(reports.episodes_of_policies()):
+            self._control.tell_episodes(policy, episodes)
         self._write_evaluations()
         if self._observers and reports.updates > self._observed_updates:
             self._observed_updates = reports.updates

@@ -30,11 +30,15 @@ class Stop(IntEnum):
 
 
 class Control:
-    """Stop orders to all processes, and the objective of each policy, by which learners find their best weights."""
+    """Stop orders to all processes, and of each policy the objective, by which learners find their best weights, and
+    the number of its episodes, which checkpoints hold."""
 
     def __init__(self, num_policies: int) -> None:
-        fields = {"stop": TensorSpec((1,), "int64"), "objective": TensorSpec((num_policies,), "float64")}
-        self.__setstate__(SharedArrays("control", fields))
+        of_each = {
+            "objective": TensorSpec((num_policies,), "float64"),
+            "episodes": TensorSpec((num_policies,), "int64"),
+        }
+        self.__setstate__(SharedArrays("control", {"stop": TensorSpec((1,), "int64"), **of_each}))
         self._shared["objective"][:] = float("-inf")
 
     def __getstate__(self) -> SharedArrays:
@@ -59,6 +63,14 @@ class Control:
     def tell_objective(self, policy: int, objective: float) -> None:
         """Send the mean of ``save_best_metric`` over the last stats_avg episodes to the learner of ``policy``."""
         self._shared["objective"][policy] = objective
+
+    def tell_episodes(self, policy: int, episodes: int) -> None:
+        """Send the number of episodes of ``policy`` in all sessions to its learner."""
+        self._shared["episodes"][policy] = episodes
+
+    def episodes(self, policy: int) -> int:
+        """The number of episodes in all sessions; 0 before main has sent it."""
+        return int(self._shared["episodes"][policy])
 
     def objective(self, policy: int) -> float:
         """The mean of ``save_best_metric`` over the last stats_avg episodes; -inf before that many episodes."""

@@ -18,12 +18,17 @@ from sfactory.learner.checkpointing import PAYLOAD_VERSION
 
 
 def save(
-    rundir: RunDir, policy: int, run_env_steps: int, seconds: float, model: dict[str, torch.Tensor] | None = None
+    rundir: RunDir,
+    policy: int,
+    run_env_steps: int,
+    seconds: float,
+    model: dict[str, torch.Tensor] | None = None,
+    **more: int,
 ) -> None:
     steps = {"env_steps": 2 * run_env_steps, "agent_steps": 4 * run_env_steps, "run_env_steps": run_env_steps}
     best = {"best_metric": "reward", "best_objective": -float(policy)}
     counts = {**steps, "train_step": 3, "train_seconds": seconds}
-    payload = {"payload_version": PAYLOAD_VERSION, "model": model or {}, **counts, **best}
+    payload = {"payload_version": PAYLOAD_VERSION, "model": model or {}, **counts, **best, **more}
     CheckpointDir(rundir.checkpoint_dir(policy), keep=2).save(payload, train_step=3, env_steps=2 * run_env_steps)
 
 
@@ -40,6 +45,24 @@ def test_steps_of_all_policies_are_added(tmp_path: Path) -> None:
     assert (resumed.steps_of_policies, resumed.policies_without_checkpoint) == ((200, 0, 500), (1,))
     assert resumed.best_return == 0.0
     assert not resumed.finished(config)
+
+
+def test_episodes_of_a_session_that_was_killed_are_those_of_its_checkpoints(tmp_path: Path) -> None:
+    config = config_of({"env": "any", "num_policies": 3, "stats_avg": 20})
+    entries = [{"episodes": 30, "best_episode_return_mean": 8.0}, {"episodes": 7, "best_episode_return_mean": 9.0}]
+    with RunDir.open(tmp_path, "run") as rundir:
+        for policy, episodes in enumerate((10, 40, 5)):
+            save(rundir, policy, run_env_steps=100, seconds=7.0, episodes=episodes)
+        killed = Resumed.from_checkpoint(rundir, config)
+        Summary("interrupted", 500, 500, 500, 1.0, episodes=37, policies=entries).write(rundir.summary_path)
+
+        again = Resumed.from_checkpoint(rundir, config)
+
+    assert killed is not None
+    assert (killed.episodes_of_policies, killed.episodes) == ((10, 40, 5), 55)
+    assert again is not None
+    assert (again.episodes_of_policies, again.episodes) == ((30, 40, 5), 75)
+    assert again.best_of_policies == (8.0, -1.0, -2.0)  # 7 episodes make no mean
 
 
 def test_weights_that_do_not_fit_name_the_env_and_own_networks(tmp_path: Path) -> None:

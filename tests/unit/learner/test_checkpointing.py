@@ -103,6 +103,19 @@ def test_better_policy_is_saved_as_the_best(tmp_path: Path) -> None:
     assert found == [first, first, first, second, second]
 
 
+def test_a_checkpoint_has_the_number_of_episodes_so_far(tmp_path: Path) -> None:
+    run = LoneCheckpointer(tmp_path)
+    run.control.tell_episodes(0, 12)
+    run.checkpointer.save()
+
+    resumed = LoneCheckpointer(tmp_path)
+    assert resumed.checkpointer.load()
+
+    assert resumed.progress.episodes == 12
+    resumed.checkpointer.save()  # before main has counted
+    assert resumed.latest()["episodes"] == 12
+
+
 def test_best_policy_at_the_end_is_saved_within_the_interval(tmp_path: Path) -> None:
     run = LoneCheckpointer(tmp_path, save_best_every_sec=NEVER)
     run.save_after(1.0, 50.0)

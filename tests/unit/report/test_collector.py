@@ -7,6 +7,7 @@ import math
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from sfactory.config.flags import config_of
 from sfactory.config.schema import CheckpointConfig, Config, PopulationConfig, ReportConfig, SamplingConfig
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
+from sfactory.experiment.summary import Summary
 from sfactory.messages import (
     MAX_REPORT_BYTES,
     MAX_STAT_NAMES,
@@ -55,7 +57,7 @@ def _source() -> Source:
 class Source:
     """A collector and everything that feeds it."""
 
-    def __init__(self, save_best_metric: str = "reward", policies: int = 1) -> None:
+    def __init__(self, save_best_metric: str = "reward", policies: int = 1, resumed: Resumed | None = None) -> None:
         config = dataclasses.replace(
             CONFIG,
             checkpoint=CheckpointConfig(save_best_metric=save_best_metric),
@@ -66,7 +68,7 @@ class Source:
         self.status = StatusBoard([*learners, "sf-actor-0", "sf-actor-1"])
         self.learner = self.status.row("sf-learner-0")
         self.actors = [self.status.row(f"sf-actor-{actor}") for actor in range(2)]
-        self.reports = ReportCollector(config, self.inbox, [], self.status)
+        self.reports = ReportCollector(config, self.inbox, [], self.status, resumed)
 
     def episodes(self, *returns: float, length: int = 10, policy: int = 0) -> None:
         self.inbox.put(EpisodesDone(0, np.array(returns, np.float64), np.full(len(returns), length), policy=policy))
@@ -241,6 +243,29 @@ def test_each_of_several_policies_is_reported_and_the_best_is_one_of_them() -> N
     source.extras("true_objective", 0.9, 0.9, 0.9, 0.9, policy=2)
     source.reports.poll()
     assert source.reports.summary("done").best_policy == 2
+
+
+def test_episodes_and_the_best_of_each_policy_are_continued_after_a_resume() -> None:
+    entries = [
+        {"episodes": 20, "episode_return_mean": 3.0, "best_episode_return_mean": 9.0, "true_objective_mean": 3.0},
+        {"episodes": 10, "episode_return_mean": 5.0, "best_episode_return_mean": 6.0, "true_objective_mean": 5.0},
+    ]
+    last = Summary("interrupted", 1000, 1000, 1000, 9.0, episodes=30, policies=entries, best_policy=1)
+    of_policies: dict[str, Any] = {
+        "steps_of_policies": (600, 400),
+        "episodes_of_policies": (20, 15),
+        "best_of_policies": (9.0, None),
+    }
+    source = Source(policies=2, resumed=Resumed(1000, best_return=9.0, summary=last, **of_policies))
+    source.episodes(7.0, 8.0, policy=1)
+
+    row, summary = source.row(), source.reports.summary("done")
+
+    assert (row["train/episodes"], summary.episodes) == (37, 37)
+    assert [row[f"policy_{policy}/train/episodes"] for policy in range(2)] == [20, 17]
+    assert [row[f"policy_{policy}/train/best_episode_return_mean"] for policy in range(2)] == [9.0, 7.5]
+    shown = ("episodes", "episode_return_mean", "best_episode_return_mean", "true_objective_mean")
+    assert [[each[name] for name in shown] for each in summary.policies] == [[20, 3.0, 9.0, 3.0], [17, 7.5, 7.5, 7.5]]
 
 
 def test_policy_lag_of_the_summary_covers_the_session(source: Source) -> None:

@@ -111,6 +111,7 @@ def test_a_policy_with_other_weights_has_no_objective_until_it_has_new_episodes(
         reporter.reports.forget_episodes(0)
         reporter.beat()
         objectives.append(shared.control.objective(0))
+        assert shared.control.episodes(0) == CONFIG.report.stats_avg  # which stay
 
     lines_of(tmp_path, drive)
 
