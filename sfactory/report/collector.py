@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
 from sfactory.clock import BLOCK_S, now
+from sfactory.config.population_rules import learning_policies
 from sfactory.config.schema import Config
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.summary import Result, Summary
@@ -73,6 +74,7 @@ class ReportCollector:
         self._lock, self._stopping, self._actors_warned = threading.Lock(), threading.Event(), set[int]()
         self.reading_since = 0.0  # since when the thread has been reading the actors' queue; 0 if it is not reading
         self._trained, self._sampled = Throughput(), Throughput()
+        self._learning = {policy: Throughput() for policy in learning_policies(config)} if policies > 1 else {}
         self._thread = threading.Thread(target=self._read, name="reports", daemon=True)
 
     def start(self) -> None:
@@ -106,6 +108,8 @@ class ReportCollector:
         """Update the training rate alone."""
         if self.train_seconds > self._resumed.train_seconds:
             self._trained.add(now(), self.trained_env_steps)
+            for policy, throughput in self._learning.items():
+                throughput.add(now(), self.env_steps_of(policy))
 
     @property
     def sampled_env_steps(self) -> int:
@@ -194,6 +198,10 @@ class ReportCollector:
                 true_objective_mean=self._all.true_objective.mean,
                 best_return_mean=_best_return_mean(self._each, self._resumed.best_return),
                 length_mean=episodes.lengths.mean,
+                learning=[
+                    (self.env_steps_of(policy), speed.rate(60.0) or speed.rate(10.0))
+                    for policy, speed in self._learning.items()
+                ],
                 returns=[stats.episodes.returns.mean for stats in self._by_policy],
                 lag=PolicyLag() if last is None else last.lag,
                 losses={name: getattr(last, name) for name in TRAIN_STATISTICS} if last else {},

@@ -36,7 +36,7 @@ class Console:
         title: str = "",
         on_view: Callable[[bool], None] = lambda is_open: None,
     ) -> None:
-        """total_env_steps, total_seconds: limits of the run, for the time left. ``stream``: stderr by default.
+        """total_env_steps, total_seconds: limits of each policy, for the time left. ``stream``: stderr by default.
 
         quiet: the stream gets warnings, errors and the last line alone. title: what the live view is headed by.
         on_view: see LiveView.
@@ -145,9 +145,8 @@ class Console:
     def _seconds_left(self, progress: Progress) -> float | None:
         """Seconds until the nearer of the two limits; None if unknown."""
         left: list[float] = []
-        fps = progress.fps_60s or progress.fps_10s
-        if self._total_env_steps is not None and fps:
-            left.append((self._total_env_steps - progress.env_steps) / fps)
+        if self._total_env_steps is not None and (seconds := progress.seconds_until(self._total_env_steps)) is not None:
+            left.append(seconds)
         if self._total_seconds is not None:
             left.append(self._total_seconds - progress.train_seconds)
         return max(0.0, min(left)) if left else None

@@ -144,7 +144,9 @@ class LiveView:
         done = None if seconds_left is None else progress.train_seconds / ((progress.train_seconds + seconds_left) or 1)
         steps = f"{progress.env_steps:,} env steps"
         if total:
-            done, steps = progress.env_steps / total, f"{progress.env_steps:,} of {total:,} env steps"
+            done = progress.least_env_steps / total
+            each = " of each policy" if progress.learning else ""
+            steps = f"{progress.least_env_steps:,} of {total:,} env steps{each}"
         yield "", steps if done is None else f"{_bar(done, width - len(steps) - 8)} {min(done, 1):4.0%}  {steps}", ""
         pure = progress.pure_fps and progress.fps_10s and f"{progress.fps_10s / progress.pure_fps:.0%}"
         speed = {"trained": number(progress.fps_10s), "sampled": number(progress.sample_fps)}

@@ -17,9 +17,11 @@ _SHOWN = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_n
 class Progress:
     """The current state of training: rates per second, None for unknown values; busy, bound_by: see bottleneck.Load.
 
-    returns: mean return by policy, if there are several. env_faults: number of env failures by kind. For the live view
-    alone: slots: number of slots by state; queues: mean number of messages that readers found; memory_mb: resident
-    memory by kind of process, and the total; pure_fps: env steps per second of pure simulation, where that is known.
+    returns: mean return by policy, if there are several. learning: of each policy that learns, if there are several,
+    the env steps that it has been trained on, and how many a second. env_faults: number of env failures by kind. For
+    the live view alone: slots: number of slots by state; queues: mean number of messages that readers found; memory_mb:
+    resident memory by kind of process, and the total; pure_fps: env steps per second of pure simulation, where that is
+    known.
     """
 
     env_steps: int
@@ -33,6 +35,7 @@ class Progress:
     best_return_mean: float | None = None
     length_mean: float | None = None
     returns: Sequence[float | None] = ()
+    learning: Sequence[tuple[int, float | None]] = ()
     lag: PolicyLag = field(default_factory=PolicyLag)
     losses: Mapping[str, float] = field(default_factory=dict)
     busy: Mapping[str, float] = field(default_factory=dict)
@@ -42,6 +45,17 @@ class Progress:
     queues: Mapping[str, float | None] = field(default_factory=dict)
     memory_mb: Mapping[str, float] = field(default_factory=dict)
     pure_fps: float | None = None
+
+    @property
+    def least_env_steps(self) -> int:
+        """Env steps of the policy that has the fewest: limits hold for each."""
+        return min((env_steps for env_steps, _ in self.learning), default=self.env_steps)
+
+    def seconds_until(self, env_steps: int) -> float | None:
+        """Seconds until each policy that learns has so many; None if unknown."""
+        speeds = self.learning or [(self.env_steps, self.fps_60s or self.fps_10s)]
+        left = [(env_steps - steps) / fps if fps else None for steps, fps in speeds if steps < env_steps]
+        return None if None in left else max((each for each in left if each is not None), default=0.0)
 
     @property
     def objective_mean(self) -> float | None:

@@ -14,7 +14,6 @@ from sfactory.benchmark.autotune import Autotune
 from sfactory.benchmark.benchmark import Benchmark, BenchmarkResult
 from sfactory.clock import now
 from sfactory.config.flags import assigned
-from sfactory.config.population_rules import learning_policies
 from sfactory.config.resolve import AUTOTUNE, CONFIG_FILE, Resolved
 from sfactory.config.run_rules import START_ONE_RANK
 from sfactory.config.saved_config import SUMMARY_NAME, write_config
@@ -313,7 +312,7 @@ def _make_observers(config: Config, interrupts: Interrupts, observing: Mapping[s
 
 def _open_console(config: Config, run_dir: RunDir, spawner: Spawner) -> Console:
     limits = Limits.of(config.run, config.frames_per_step)
-    steps = limits.env_steps * len(learning_policies(config)) if limits.env_steps < _NO_LIMIT else None
+    steps = limits.env_steps if limits.env_steps < _NO_LIMIT else None
     seconds = limits.seconds if limits.seconds < _NO_LIMIT else None
     console = Console(
         *(steps, seconds),

@@ -57,11 +57,17 @@ def _source() -> Source:
 class Source:
     """A collector and everything that feeds it."""
 
-    def __init__(self, save_best_metric: str = "reward", policies: int = 1, resumed: Resumed | None = None) -> None:
+    def __init__(
+        self,
+        save_best_metric: str = "reward",
+        policies: int = 1,
+        resumed: Resumed | None = None,
+        train_policies: tuple[int, ...] = (),
+    ) -> None:
         config = dataclasses.replace(
             CONFIG,
             checkpoint=CheckpointConfig(save_best_metric=save_best_metric),
-            population=PopulationConfig(num_policies=policies),
+            population=PopulationConfig(num_policies=policies, train_policies=train_policies),
         )
         self.inbox: Channel[ToMain] = Channel("sf-main", TO_MAIN, 64, MAX_REPORT_BYTES)
         learners = [f"sf-learner-{policy}" for policy in range(policies)]
@@ -243,6 +249,19 @@ def test_each_of_several_policies_is_reported_and_the_best_is_one_of_them() -> N
     source.extras("true_objective", 0.9, 0.9, 0.9, 0.9, policy=2)
     source.reports.poll()
     assert source.reports.summary("done").best_policy == 2
+
+
+def test_the_steps_and_speed_of_each_policy_that_learns_are_in_the_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source(policies=3, train_policies=(0, 2))
+    for second in (0, 5, 10):
+        source.status.row("sf-learner-2").set("env_steps", 30 * second)
+        source.learner.set("env_steps", 20 * second)
+        source.sample(monkeypatch, at=second, sampled=0, trained=50 * second, seconds=second + 1)
+
+    progress = source.reports.progress()
+
+    assert progress.learning == [(200, 20.0), (300, 30.0)]
+    assert (progress.env_steps, progress.least_env_steps) == (500, 200)
 
 
 def test_episodes_and_the_best_of_each_policy_are_continued_after_a_resume() -> None:

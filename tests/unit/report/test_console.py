@@ -79,6 +79,23 @@ def test_time_left_is_that_of_the_nearer_limit(steps: int | None, seconds: float
     assert shown(full_progress(), steps, seconds).endswith(f" left={left}")
 
 
+@pytest.mark.parametrize(
+    ("learning", "left"),
+    [
+        ([(1_000_000, 50_000.0)] * 2, "0:01:00"),  # both are in every env step
+        ([(800_000, 100_000.0), (200_000, 25_000.0)], "0:02:32"),
+        ([(4_000_000, 0.0), (3_000_000, 50_000.0)], "0:00:20"),  # one has finished
+        ([(800_000, 100_000.0), (0, None)], "-"),
+    ],
+)
+def test_time_left_is_that_of_the_slowest_policy_as_limits_hold_for_each(
+    learning: list[tuple[int, float | None]], left: str
+) -> None:
+    progress = dataclasses.replace(full_progress(), learning=learning)
+
+    assert shown(progress, steps=4_000_000).endswith(f" left={left}")
+
+
 @pytest.mark.parametrize("quiet", [False, True])
 def test_quiet_leaves_warnings_and_the_last_line_to_the_stream_and_all_to_the_log(tmp_path: Path, quiet: bool) -> None:
     stream, log = io.StringIO(), tmp_path / "sf_log.txt"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import signal
 from collections.abc import Iterator
@@ -48,6 +49,14 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
 
 def console_on(terminal: Terminal) -> Console:
     return Console(1_000_000, None, stream=terminal.stream, title="cartpole")
+
+
+def test_with_several_policies_the_least_env_steps_of_any_are_of_the_limit(terminal: Terminal) -> None:
+    console_on(terminal).show(dataclasses.replace(FULL, learning=[(150_000, 60_000.0), (100_000, 60_000.0)]))
+
+    view = "\n".join(terminal.rows()[-HEIGHT:])
+    assert "10%  100,000 of 1,000,000 env steps of each policy" in view
+    assert "left 0:00:15" in view
 
 
 def test_all_is_shown_below_what_is_printed_and_nothing_is_too_wide(terminal: Terminal) -> None:
