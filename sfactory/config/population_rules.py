@@ -123,6 +123,23 @@ def lack_of_splits(config: Config) -> str | None:
     return None
 
 
+def _no_turn(config: Config) -> str | None:
+    """Why a population has no turn, if training ends before the first."""
+    population, run = config.population, config.run
+    limit = min(run.train_for_env_steps, -(-run.train_for_frames // config.frames_per_step))
+    if not population.with_pbt or population.pbt_start_mutation < limit:
+        return None
+    tenth = max(1, limit // 10)
+    return (
+        f"a policy has its first turn after so many env steps, and training ends after {limit}: no policy is ever "
+        f"replaced or mutated; use --pbt_start_mutation={tenth} --pbt_period_env_steps={tenth}, for several turns of each"
+    )
+
+
+# Not refused: published commands of Sample Factory have these values, with which a run may be tried first.
+NO_TURN = Rule(("pbt_start_mutation", "with_pbt", "train_for_env_steps", "train_for_frames"), _no_turn)
+
+
 def _mutates_batch_size(config: Config) -> bool:
     return not request_problems(config) and any(each.name == "batch_size" for each in hyperparameters(config))
 

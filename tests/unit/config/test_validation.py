@@ -24,6 +24,7 @@ RING = {"minibatch_ring_size": 2, "num_epochs": 2}
 TARGET = {"use_target_net": True, "target_update_interval": 8, "target_tau": 0.5, "target_worker_clip": 1.5}
 SMALL = {"rollout": 16, "batch_size": 64}
 GAE = {"with_vtrace": False}
+PBT: dict[str, Any] = {"with_pbt": True, "num_policies": 4}
 WRONG_NAMES = ["a/b", "../x", ".hidden", "-x", "a b", "a" * 101, "a\n", "ä", "a\\b"]
 BATCHERS = {"num_batchers": 2, "num_workers": 2, "num_batches_to_accumulate": 3}
 
@@ -271,7 +272,13 @@ def test_a_flag_that_is_wrong_by_itself_suspends_its_rules() -> None:
         ({"exploration_loss": "none", "exploration_loss_coeff": 0.01}, "or add --exploration_loss=entropy"),
         ({"rnn_size": 256}, "or add --use_rnn=True"),
         ({"recurrence": 1}, "--recurrence=1: has no effect as it is"),
+        ({**PBT, "train_for_env_steps": 500_000}, "--pbt_start_mutation=50000 --pbt_period_env_steps=50000"),
+        ({**PBT, "train_for_frames": 4_000_000, "env_frameskip": 4}, "training ends after 1000000: "),
+        ({**PBT, "train_for_env_steps": 5, "pbt_start_mutation": 5}, "--pbt_start_mutation=1 "),
         ({}, None),
+        (PBT, None),
+        ({**PBT, "train_for_env_steps": 5, "pbt_start_mutation": 4}, None),
+        ({"train_for_env_steps": 5}, None),
         ({"publish_interval": 1000, "num_epochs": 2}, None),
         ({"vtrace_rho": 0.5, "vtrace_c": 0.5}, None),
         ({"vtrace_rho": 0.5, **GAE}, None),
