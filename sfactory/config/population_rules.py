@@ -131,8 +131,8 @@ def _no_turn(config: Config) -> str | None:
         return None
     tenth = max(1, limit // 10)
     return (
-        f"a policy has its first turn after so many env steps, and training ends after {limit}: no policy is ever "
-        f"replaced or mutated; use --pbt_start_mutation={tenth} --pbt_period_env_steps={tenth}, for several turns of each"
+        f"a policy has its first turn after so many env steps, and training ends after {limit}: none is ever replaced "
+        f"or mutated; for several turns of each use --pbt_start_mutation={tenth} --pbt_period_env_steps={tenth}"
     )
 
 
