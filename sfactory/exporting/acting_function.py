@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sfactory.action_heads import ActionHead, BoxHead, DiscreteHead
+from sfactory.action_heads import ActionHead, BoxHead, DiscreteHead, heads_of
 from sfactory.errors import ConfigError, named
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.distributions import ActionDistribution
 from sfactory.model.precision import torch_dtype
-from sfactory.spec import ACTION_KEY, LAST_ACTION
+from sfactory.plain_spaces import space_of_plain
+from sfactory.spec import ACTION_KEY, LAST_ACTION, EnvSpec, key_of, leaves
 from sfactory.system.optional_packages import required
 
 if TYPE_CHECKING:
@@ -29,18 +30,35 @@ _ROWS = 2  # of the example: torch takes a single row for a constant
 
 
 class ActionLeaf(NamedTuple):
-    """One array of the env's action. name: of the output. heads: of its elements; stacked: they are side by side."""
+    """One array of the env's action. name: of the output. heads: of its elements. stacked: if each element has a head,
+    the shape that they have together; None: there is one head."""
 
     name: str
     heads: tuple[ActionHead, ...]
-    stacked: bool
+    stacked: tuple[int, ...] | None
 
 
-def action_leaves(heads: Sequence[ActionHead]) -> tuple[ActionLeaf, ...]:
+def action_leaves(spec: EnvSpec) -> tuple[ActionLeaf, ...]:
     """The arrays that an action consists of: ``action``, or ``action/PATH`` for each leaf of a Dict or Tuple.
 
     The heads of a MultiDiscrete, MultiBinary or Box of integers become one array.
     """
+    if not spec.plain_spaces:
+        return _guessed_leaves(spec.actions)
+    own = {head.key: head for head in spec.actions}
+    found = []
+    for path, space in leaves(space_of_plain(spec.plain_spaces[1])):
+        key = key_of(path, ACTION_KEY)
+        keys = [head.key for head in heads_of(key, space)]
+        if not own.keys().isdisjoint(keys):  # not that of another kind of agents
+            name = f"{ACTION_KEY}/{key}" if path else ACTION_KEY
+            heads = tuple(own[each] for each in keys)
+            found.append(ActionLeaf(name, heads, None if keys == [key] else space.shape))
+    return tuple(found)
+
+
+def _guessed_leaves(heads: Sequence[ActionHead]) -> tuple[ActionLeaf, ...]:
+    """The same of a spec of an older version, which has no spaces: a Tuple in a Dict looks like a MultiDiscrete."""
     found: dict[str, list[ActionHead]] = {}
     stacked = set()
     for head in heads:
@@ -51,7 +69,9 @@ def action_leaves(heads: Sequence[ActionHead]) -> tuple[ActionLeaf, ...]:
             leaf = head.key
         found.setdefault(leaf, []).append(head)
     return tuple(
-        ActionLeaf(leaf if leaf == ACTION_KEY else f"{ACTION_KEY}/{leaf}", tuple(own), leaf in stacked)
+        ActionLeaf(
+            leaf if leaf == ACTION_KEY else f"{ACTION_KEY}/{leaf}", tuple(own), (len(own),) if leaf in stacked else None
+        )
         for leaf, own in found.items()
     )
 
@@ -87,9 +107,7 @@ class ActingFunction(nn.Module):
         size = model.tower.state_size
         self._state = distinct(STATE, obs)
         self.inputs = {**obs, self._state: torch.zeros(_ROWS, size)} if size else obs
-        self._leaves = [
-            leaf._replace(name=distinct(leaf.name, self.inputs)) for leaf in action_leaves(model.spec.actions)
-        ]
+        self._leaves = [leaf._replace(name=distinct(leaf.name, self.inputs)) for leaf in action_leaves(model.spec)]
         self._params = distinct(DIST_PARAMS, self.inputs)
         self._next = {name: distinct(f"next_{name}", self.inputs) for name in (self._state, LAST_ACTION)}
         fed_back = [self._next[name] for name in (self._state, LAST_ACTION) if name in self.inputs]
@@ -127,7 +145,7 @@ def _of_env(leaf: ActionLeaf, chosen: Mapping[str, Tensor]) -> Tensor:
         _box(chosen[head.key], head) if isinstance(head, BoxHead) else chosen[head.key] + head.start
         for head in leaf.heads
     ]
-    return torch.stack(parts, dim=1) if leaf.stacked else parts[0]
+    return parts[0] if leaf.stacked is None else torch.stack(parts, dim=1).reshape(-1, *leaf.stacked)
 
 
 def _box(chosen: Tensor, head: BoxHead) -> Tensor:

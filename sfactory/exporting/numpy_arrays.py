@@ -152,7 +152,7 @@ def _actions(model: ActorCritic, arrays: Arrays) -> dict[str, dict[str, Any]]:
         first[head.key] = width
         width += num_params((head,))
     leaves: dict[str, dict[str, Any]] = {}
-    for leaf in action_leaves(model.heads):
+    for leaf in action_leaves(model.spec):
         name = distinct(leaf.name, dict(model.spec.obs))
         choices = [(first[head.key], head.n, head.start) for head in leaf.heads if isinstance(head, DiscreteHead)]
         if choices:

@@ -103,7 +103,8 @@ class Policy:
         """[B, ...]: a leaf of the action."""
         if leaf["is_choice"]:
             chosen = [params[:, a : a + n].argmax(1) + start for a, n, start in leaf["choices"]]
-            return np.stack(chosen, axis=1) if leaf["stacked"] else chosen[0]
+            shape = leaf["stacked"]
+            return chosen[0] if shape is None else np.stack(chosen, axis=1).reshape(-1, *shape)
         name = f"action{leaf['first']}"
         low, high, center, scale, squashed = (
             self._arrays[f"{name}/{fact}"] for fact in ("low", "high", "center", "scale", "squashed")

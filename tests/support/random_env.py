@@ -54,6 +54,11 @@ def tuple_env() -> Any:
     return TupleEnv()
 
 
+def nested_env() -> Any:
+    """Of one agent, whose actions are nested three deep, with masks in the same structure."""
+    return NestedEnv()
+
+
 def random_vector(num_envs: int, **kwargs: Any) -> gymnasium.vector.SyncVectorEnv:
     """Of envs of one agent."""
     return gymnasium.vector.SyncVectorEnv([lambda: random_env(**kwargs)] * num_envs)
@@ -117,6 +122,28 @@ class TupleEnv(RandomEnv):
 
     def _shown(self) -> Any:
         return self.observation_space.sample()
+
+
+class NestedEnv(RandomEnv):
+    """Its masks allow the first choice of each head alone, and all of the elements of the MultiBinary."""
+
+    def __init__(self) -> None:
+        discrete = spaces.Discrete(5, start=2)
+        pair = spaces.Tuple((discrete, spaces.Dict(action=spaces.MultiDiscrete([[2, 3], [4, 2]]), on=discrete)))
+        actions = spaces.Dict(action=spaces.Discrete(3), hand=pair, keys=spaces.MultiBinary((2, 2)), none=spaces.Dict())
+        super().__init__({"x": NUMBERS}, actions, masked=False)
+        masks = {"hand": spaces.Tuple((spaces.MultiBinary(5), spaces.Dict(action=spaces.Box(0, 1, (11,), np.int8))))}
+        self.observation_space = spaces.Dict({"x": NUMBERS, MASK_KEY: spaces.Dict(masks)})
+
+    def step(self, action: Any) -> Any:
+        first, below = action["hand"]
+        if first != 2 or below["action"].any():
+            raise ValueError(f"{action} is not legal")
+        return super().step(action)
+
+    def _shown(self) -> Any:
+        flags = np.array([1, 0, 1, 0, 0, 1, 0, 0, 0, 1, 0], np.int8)  # of 2, 3, 4 and 2 choices
+        return {"x": NUMBERS.sample(), MASK_KEY: {"hand": (np.eye(5, dtype=np.int8)[0], {"action": flags})}}
 
 
 class RandomAgents(AgentsEnv):

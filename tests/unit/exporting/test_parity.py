@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import logging
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium
+import gymnasium.spaces as spaces
 import numpy as np
 import onnxruntime
 import pytest
@@ -24,7 +26,7 @@ from sfactory.env.actions import action_reader
 from sfactory.env.factory import EnvFactory
 from sfactory.env.multi_agent import AgentsEnv
 from sfactory.errors import ConfigError
-from sfactory.exporting.acting_function import ActingFunction, onnx_bytes, torch_export_bytes
+from sfactory.exporting.acting_function import ActingFunction, action_leaves, onnx_bytes, torch_export_bytes
 from sfactory.exporting.numpy_arrays import npz_bytes
 from sfactory.exporting.numpy_policy import Policy
 from sfactory.model.actor_critic import Acted, ActorCritic
@@ -78,6 +80,7 @@ CASES = {
     "tuple_memory": Case(
         "tests.support.random_env:tuple_env", {}, {"use_rnn": True, "core_inputs": ("action", "reward")}
     ),
+    "nested": Case("tests.support.random_env:nested_env"),
     "choices": of_random("choices", "multi", True),
     "conv": Case(f"{SYNTHETIC}.catch:Catch", {}, {"encoder_conv_mlp_layers": (32,)}),
     "several": of_random("several", "mixed", True, obs_layout=("units=entities",), use_rnn=True, rnn_size=16),
@@ -98,12 +101,12 @@ CASES = {
 }
 OF_MLPS = (
     *("mlp", "tanh_layers", "wide", "box", "squashed", "table", "masked", "dict_actions", "tuple_actions", "choices"),
-    "particles",
+    *("nested", "particles"),
 )
 QUICK = {
     "onnx": (),
     "torch_export": ("gru",),
-    "numpy": ("tanh_layers", "squashed", "table", "dict_actions", "tuple_actions"),
+    "numpy": ("tanh_layers", "squashed", "table", "dict_actions", "tuple_actions", "nested"),
 }
 
 
@@ -159,8 +162,8 @@ def policy_of(case: Case) -> tuple[AnyEnv, ActorCritic, ModelConfig]:
         {"encoder_mlp_layers": (32,), "rnn_size": 32, **case.flags, "env": case.env, "env_kwargs": case.kwargs}
     )
     env = EnvFactory.of(config).either()
-    spaces = env.observation_space, env.action_space
-    spec = (env.spec if isinstance(env, AgentsEnv) else EnvSpec.of_spaces(*spaces)).for_model(config.model)
+    of_sole = env.observation_space, env.action_space
+    spec = (env.spec if isinstance(env, AgentsEnv) else EnvSpec.of_spaces(*of_sole)).for_model(config.model)
     torch.manual_seed(0)
     model = ActorCritic(spec, config.model).eval()
     with torch.no_grad():
@@ -237,6 +240,23 @@ def test_numpy_refuses_what_is_no_mlp(name: str) -> None:
 
     with pytest.raises(ConfigError, match="--format=onnx takes it"):
         npz_bytes(model, config, {}, "--format=numpy")
+
+
+def test_outputs_have_the_paths_and_shapes_of_the_action_space() -> None:
+    space = EnvFactory(CASES["nested"].env).either().action_space
+    spec = EnvSpec.of_spaces(NUMBERS, space)
+
+    found = {leaf.name: leaf.stacked for leaf in action_leaves(EnvSpec.of_plain(json.loads(json.dumps(spec.plain()))))}
+
+    assert found == {
+        "action/action": None,
+        "action/hand/0": None,
+        "action/hand/1/action": (2, 2),
+        "action/hand/1/on": None,
+        "action/keys": (2, 2),
+    }
+    older = dataclasses.replace(EnvSpec.of_spaces(NUMBERS, spaces.MultiDiscrete([2, 3])), plain_spaces=())
+    assert [(leaf.name, leaf.stacked) for leaf in action_leaves(older)] == [("action", (2,))]
 
 
 def test_an_observation_may_have_the_name_of_an_output() -> None:
