@@ -6,6 +6,8 @@ The actors and policy workers of a run sample random envs in turn, and each poli
 from __future__ import annotations
 
 import itertools
+import sys
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -36,6 +38,11 @@ from tests.support.sampling import SerialSampler
 
 T, ENVS, RECURRENCE = 8, 4, 4
 CPU = torch.device("cpu")
+# Weights of the policy's head are larger by SCALE, so that actions depend on what is seen. So is what float32 rounds in
+# front of it: convolutions and products of matrices add up in another order in batches of another size, on some CPUs.
+# Without the factor log-probabilities differ by 1e-6 at most.
+SCALE = 50.0
+LOG_PROB_ATOL = 1e-6 * SCALE
 LAYERS: dict[str, dict[str, Any]] = {
     "plain": {"encoder_conv_architecture": "resnet_impala"},
     "normed": {"encoder_conv_architecture": "resnet_impoola", "use_layer_norm": True, "encoder_per_key": True},
@@ -167,7 +174,7 @@ def check_acted(model: ActorCritic, spec: EnvSpec, batch: Batch, acts: Tensor) -
         expected_log_prob, expected_entropy = reference(spec, unrolled.dist_params, actions)
     cells, close = acts.flatten(), partial(torch.testing.assert_close, atol=1e-5, rtol=1e-5)
     log_prob, entropy = distribution.log_prob(actions)[cells], distribution.entropy()[cells]
-    close(log_prob, batch.behavior_log_prob.flatten()[cells], atol=1e-6, rtol=1e-6)
+    close(log_prob, batch.behavior_log_prob.flatten()[cells], atol=LOG_PROB_ATOL, rtol=1e-6)
     close(values.flatten()[cells], batch.behavior_value.flatten()[cells])
     close(log_prob, expected_log_prob[cells])
     close(entropy, expected_entropy[cells])
@@ -196,7 +203,7 @@ def check(case: Case) -> None:
     sampler = SerialSampler(config, spec, kinds=("a", "b") if spec.kinds else ())
     with torch.no_grad():
         for model in sampler.models:
-            model.policy_head.linear.weight.mul_(50.0)
+            model.policy_head.linear.weight.mul_(SCALE)
     with sampler:
         policies = [Policy(sampler, policy) for policy in range(sampler.layout.num_policies)]
         for version in range(2):
@@ -209,6 +216,39 @@ def check(case: Case) -> None:
             sampler.turns_until(lambda: sum(map(Policy.needs_steps, policies)) == 0, "no datasets came")
             for policy in policies:
                 policy.learn(version)
+
+
+def spoiled(batch: Batch) -> dict[str, Batch]:
+    """``batch`` with faults that a run might have."""
+    obs = {path: torch.cat((leaf[:3], leaf[2:-1])) for path, leaf in batch.obs.items()}
+    states, first = batch.rnn_states, torch.zeros_like(batch.is_first)
+    return {
+        "a dropped frame": replace(batch, obs=obs),
+        "the memory of an earlier chunk": replace(batch, rnn_states=states[:1].expand_as(states)),
+        "a memory that goes on into the next episode": replace(batch, is_first=first),
+        "the memory of another row": replace(batch, rnn_states=states.roll(1, dims=1)),
+    }
+
+
+def test_faults_are_far_beyond_what_float32_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, held_to = dict[str, float](), check_acted
+
+    def compared(model: ActorCritic, spec: EnvSpec, batch: Batch, acts: Tensor) -> None:
+        for name, wrong in spoiled(batch).items():
+            with torch.no_grad():
+                params = model.unroll(wrong.obs, wrong.rnn_states[:-1], wrong.is_first, RECURRENCE).dist_params
+            chosen = {key: tensor.flatten(0, 1) for key, tensor in batch.actions.items()}
+            log_prob = model.distribution(params).log_prob(chosen)
+            deviation = (log_prob - batch.behavior_log_prob.flatten())[acts.flatten()].abs().max()
+            found[name] = max(float(deviation), found.get(name, 0.0))
+            with pytest.raises(AssertionError):
+                held_to(model, spec, wrong, acts)
+        held_to(model, spec, batch, acts)
+
+    monkeypatch.setattr(sys.modules[__name__], "check_acted", compared)
+    check(Case("image", "box", "gru", False, "one", "plain", False, "local"))
+    assert len(found) == 4
+    assert min(found.values()) > 100 * LOG_PROB_ATOL, found
 
 
 def test_all_pairs_learn_from_what_they_acted() -> None:
