@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import queue
+import re
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -33,6 +34,8 @@ from sfactory.system.optional_packages import required
 
 PROJECT = "sfactory"
 _MLFLOW_PARAMS = 100  # in one request
+_NOT_IN_MLFLOW = re.compile(r"[^\w\-. :/]")
+_MLFLOW_CHARACTERS = 250  # of a name
 _MOST_WAITING = 1000  # rows that a tracker has not taken yet; more are lost
 
 _log = logging.getLogger(__name__)
@@ -177,6 +180,7 @@ class MlflowTracker(Tracker):
 
     def begin(self, name: str, identity: str, settings: Mapping[str, object], folder: str) -> None:
         """See ``Tracker``."""
+        self._names: dict[str, str] = {}  # there, by name here
         self._client = self._api.MlflowClient()
         experiment = self._api.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)).experiment_id
         found = self._client.search_runs([experiment], f"tags.sfactory_session = '{identity}'")
@@ -192,7 +196,24 @@ class MlflowTracker(Tracker):
 
     def send(self, numbers: Mapping[str, float], env_steps: int) -> None:
         """See ``Tracker``."""
-        self._api.log_metrics(dict(numbers), step=env_steps, run_id=self._run)
+        accepted = {self._accepted(name): number for name, number in numbers.items()}
+        self._api.log_metrics(accepted, step=env_steps, run_id=self._run)
+
+    def _accepted(self, name: str) -> str:
+        """The name of a metric without what MLflow refuses, which would cost the whole row; no two get the same."""
+        if name not in self._names:
+            parts = _NOT_IN_MLFLOW.sub("_", name)[:_MLFLOW_CHARACTERS].split("/")
+            wanted = "/".join("_" if part in ("", ".", "..") else part for part in parts)
+            taken, number, found = set(self._names.values()), 1, wanted
+            while found in taken:
+                number += 1
+                ending = f"_{number}"
+                found = wanted[: _MLFLOW_CHARACTERS - len(ending)] + ending
+            self._names[name] = found
+            if found != name and "names" not in self._warned:
+                self._warned.add("names")
+                _log.warning("mlflow: it refuses metrics named like %r, which are like %r there", name, found)
+        return self._names[name]
 
     def send_video(self, path: Path, env_steps: int) -> None:
         """See ``Tracker``. It is an artifact, which MLflow shows by its name."""

@@ -192,6 +192,24 @@ def test_settings_are_plain_values_and_texts_for_mlflow() -> None:
     assert (params["encoder_mlp_layers"], params["use_rnn"]) == ("8 4", "False")
 
 
+def test_metrics_with_names_that_mlflow_refuses_are_sent_under_names_that_it_takes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    odd = {"a[1]": "a_1_", "a(1)": "a_1__2", "50%=x": "50__x", "/b/../c//": "_/b/_/c/_/_", "d" * 251: "d" * 250}
+    fine = ["train/loss", "agent 1: return.of-all"]
+    mlflow = object.__new__(MlflowTracker)
+    mlflow._api, mlflow._warned = Mock(), set()
+    mlflow._api.MlflowClient().search_runs.return_value = []
+    mlflow.begin("run", "1", {}, "folder")
+
+    for _ in range(2):
+        mlflow.send(dict.fromkeys((*odd, *fine), 1.0), 5)
+
+    sent = [list(call.args[0]) for call in mlflow._api.log_metrics.call_args_list]
+    assert sent == [[*odd.values(), *fine]] * 2
+    assert len(caplog.messages) == 1
+
+
 def test_a_tracker_that_fails_loses_rows_and_says_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
