@@ -97,8 +97,10 @@ class Link:
             else:
                 self._refuse(kind, content)
             ready = self._connection.socket.poll(0)
-        if not self.ended and (lost or now() - self._heard_at > TIMEOUTS.link):
-            raise LinkLost(f"the link to {self._address} is lost")
+        silent_s = now() - self._heard_at
+        if not self.ended and (lost or silent_s > TIMEOUTS.link):
+            cause = "the connection has ended" if lost else f"nothing came from it for {silent_s:.0f} s"
+            raise LinkLost(f"the link to {self._address} is lost: {cause}")
 
     def leave(self) -> None:
         """Say that this machine leaves."""

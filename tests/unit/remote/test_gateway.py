@@ -15,7 +15,7 @@ import zmq
 import sfactory.remote.link as link_module
 from sfactory import __version__
 from sfactory.actor.setup import ActorSetup
-from sfactory.clock import TIMEOUTS
+from sfactory.clock import TIMEOUTS, Every
 from sfactory.config.launcher import read_remote_line
 from sfactory.config.schema import Config, LearnerConfig, RunConfig, SamplingConfig
 from sfactory.errors import ConfigError
@@ -207,6 +207,20 @@ def test_messages_that_do_not_fit_close_the_connection_and_no_other(served: Serv
         other.close()
     receive_until(link, lambda: True)
     assert served.taken() == []
+
+
+def test_a_run_that_answers_no_more_is_not_taken_for_a_connection_that_has_ended(served: Served) -> None:
+    silent, closed = (Link(served.address, TOKEN, ENV, WEIGHTS) for _ in range(2))
+    silent._heard_at -= 10 * TIMEOUTS.link
+    silent._ask = Every(1000.0)  # what is not asked is not answered
+    with pytest.raises(LinkLost, match=r"is lost: nothing came from it for \d+ s"):
+        silent.receive(SharedWeights(WEIGHTS), 0.0)
+
+    closed._is_lost = True
+    with pytest.raises(LinkLost, match="is lost: the connection has ended"):
+        closed.receive(SharedWeights(WEIGHTS), 0.0)
+    for each in (silent, closed):
+        each.close()
 
 
 def test_a_run_says_once_that_it_waits_for_actors_and_again_when_the_last_has_left(
