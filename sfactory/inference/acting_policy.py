@@ -7,7 +7,7 @@ from torch import Tensor
 
 from sfactory.clock import BLOCK_S
 from sfactory.config.schema import ModelConfig
-from sfactory.inference.cuda_graphs import FixedShapes, MakePass, captured_on, padded_sizes
+from sfactory.inference.cuda_graphs import Act, FixedShapes, MakePass, captured_on, padded_sizes
 from sfactory.model.actor_critic import Acted, ActorCritic
 from sfactory.model.flat_state import FlatState
 from sfactory.model.precision import ActingTwin, allow_tf32, attributes_at_hand, compute_dtype, torch_dtype
@@ -51,7 +51,8 @@ class ActingPolicy:
             self._model = self._twin.model
         attributes_at_hand(self._model)
         self._inference = torch.inference_mode()  # created once: creating it takes longer than entering it
-        self.make_pass, self._act = make_pass, self._model.act
+        self.make_pass = make_pass
+        self._act: Act = self._model.act
         if config.cuda_graphs and device.type == "cuda":
             self.make_pass = make_pass or captured_on(device)
             self._act = FixedShapes(self._model.act, self.make_pass).act
