@@ -70,13 +70,13 @@ class AuxiliaryTask:
 class Exploration(AuxiliaryTask):
     """The bonus of random network distillation, see ``Rnd``: intrinsic returns of datasets, and the loss.
 
-    _sums: [3] on the device - of rewards and returns over the fresh steps since the last ``clear``, and their number.
+    _sums: [3] float64 on the device - of rewards and returns over fresh steps since the last ``clear``, and their number.
     """
 
     def __init__(self, module: Rnd, seed: int, policy: int) -> None:
         super().__init__(module, seed, policy)
         self.rnd = module
-        self._sums = torch.zeros(3, device=next(module.parameters()).device)
+        self._sums = torch.zeros(3, dtype=torch.float64, device=next(module.parameters()).device)
 
     @torch.no_grad()
     def add_returns(self, model: ActorCritic, batch: Batch, config: AlgoConfig, parts: int) -> Batch:
