@@ -129,11 +129,11 @@ def leave_traces(slot: Slot) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("rollout", [1, 2, 3, 5, 8, 13])
+@pytest.mark.parametrize("rollout", [1, 2, 5, 13])
 def test_every_kind_of_row_of_every_agent_follows_the_script(form: Form, rollout: int) -> None:
     rules = AgentsRules(agents=4, max_length=9, all_may_sleep=form == "lists")
 
-    counted = Played(form, rules, rollout, slots=600 // rollout).check()
+    counted = Played(form, rules, rollout, slots=300 // rollout).check()
 
     kinds = sum((each.kinds for each in counted), Counter[str]())
     for kind in ("ordinary", "idle", "terminated", "truncated", "asleep", "lost"):
@@ -143,12 +143,12 @@ def test_every_kind_of_row_of_every_agent_follows_the_script(form: Form, rollout
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_rows_follow_random_scripts(form: Form, seed: int) -> None:
     agents, max_length, rollout = (int(number) for number in np.random.default_rng(seed).integers(1, (7, 13, 8)))
     rules = AgentsRules(agents, max_length=max_length, all_may_sleep=form == "lists")
 
-    played = Played(form, rules, rollout, slots=40, seed=seed)
+    played = Played(form, rules, rollout, slots=25, seed=seed)
 
     played.check()
     assert (played.rows_of(0).counts is None) == (agents == 1)

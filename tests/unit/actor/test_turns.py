@@ -29,7 +29,7 @@ def test_the_rows_of_an_agent_without_waiting_are_its_turns(rollout: int) -> Non
     found: list[dict[float, tuple[Turn, float]]] = [{} for _ in range(size)]  # valid turns, and what each led to
     env_steps = 0
 
-    for _ in range(2000 // rollout):
+    for _ in range(1000 // rollout):
         split.begin(slot)
         for t in range(rollout):
             slot.actions["action"][t] = rng.integers(0, 5, size)

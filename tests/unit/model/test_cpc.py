@@ -79,19 +79,19 @@ def walks(kind: str, generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def learned_loss(kind: str) -> tuple[float, float]:
-    """Mean loss of the first 10 and the last 50 of 200 updates of model and module, each on new walks."""
+    """Mean loss of the first 10 and the last 30 of 100 updates of model and module, each on new walks."""
     model = model_of(RING, use_rnn=True, rnn_size=32, encoder_mlp_layers=(32,))
     cpc = cpc_of(RING_HEADS, embedding_size=32, memory_size=32, forward_steps=3, time_subsample=6)
-    optimizer = torch.optim.Adam([*model.parameters(), *cpc.parameters()], lr=3e-3)
+    optimizer = torch.optim.Adam([*model.parameters(), *cpc.parameters()], lr=1e-2)
     generator, losses = seeded(2), []
-    for _ in range(200):
+    for _ in range(100):
         obs, actions = walks(kind, generator)
         loss = cpc.loss(trace_of(model, obs, actions), generator)
         optimizer.zero_grad()
         torch.autograd.backward(loss)
         optimizer.step()
         losses.append(loss.item())
-    return sum(losses[:10]) / 10, sum(losses[-50:]) / 50
+    return sum(losses[:10]) / 10, sum(losses[-30:]) / 30
 
 
 def trace_of(model: ActorCritic, obs: Tensor, actions: Tensor) -> Trace:
