@@ -16,6 +16,7 @@ from sfactory.config.flags import config_of
 from sfactory.config.saved_config import write_config
 from sfactory.experiment.summary import Summary
 from tests.support import processes
+from tests.support.long import long
 from tests.support.source import ROOT
 from tests.support.trainer import CLEAN_S, REFUSED_S
 from tests.support.warm_process import environment, warm_process
@@ -51,24 +52,15 @@ class SetActions(FailingReset):
 """
 # The mistake in each command line of CartPole-v1 (or of another env), and what its refusal names.
 FLAGS = [
-    ("--num_workers=-3", "--num_workers=-3", "at least 0"),
     ("--gamma=1.5", "--gamma=1.5", "at most 1.0"),
-    ("--rollout=32 --batch_size=1000", "--batch_size=1000", "992 and 1024"),
     ("--autotune=True --serial_mode=True", "--autotune=True", "in serial mode"),
     ("--rollout=32 --batch_size=3200000000000", "--batch_size", "MiB"),  # it fits no memory
-    ("--gama=0.9", "--gama", "did you mean --gamma?"),
-    ("--gamma=0.9 --gamma=0.8", "--gamma", "once"),
-    ("train", "'train'", "--name=value"),
-    ('--env_kwargs={"a":', "--env_kwargs", "JSON object"),
     ("--config=none.yaml", "--config=none.yaml"),
-    ("--config=broken.yaml", "--config=broken.yaml", "YAML"),
     ("--config=value.yaml", "--gamma=1.5", "config file"),
     ("--experiment=old --nonlinearity=relu", "--nonlinearity", "tanh"),
     ("--experiment=damaged", "damaged/config.json", "another --experiment"),
     ("--config=fifo", "error: --config=fifo cannot be read: is not a regular file"),
-    ("--config=deep.json", "error: --config=deep.json is not valid JSON: more than 100 brackets deep"),
     ("--experiment=fifo", "fifo/config.json cannot be read: ", "is not a regular file"),
-    ("--experiment=deep", "deep/config.json cannot be read: it is not valid JSON (more than 100 brackets deep)"),
     ("--observers=no_module:Watcher", "error: --observers=no_module:Watcher: "),
     ("--after_train_step=bad_envs:forget", "error: --after_train_step=bad_envs:forget: "),
     (
@@ -76,6 +68,19 @@ FLAGS = [
         "bad_envs:missing_policy returned 7 for agent 'agent', episode 0, env 0",
     ),
 ]
+# Mistakes that unit tests find in the same place, where the command line is read.
+AS_READ = [
+    ("--num_workers=-3", "--num_workers=-3", "at least 0"),
+    ("--rollout=32 --batch_size=1000", "--batch_size=1000", "992 and 1024"),
+    ("--gama=0.9", "--gama", "did you mean --gamma?"),
+    ("--gamma=0.9 --gamma=0.8", "--gamma", "once"),
+    ("train", "'train'", "--name=value"),
+    ('--env_kwargs={"a":', "--env_kwargs", "JSON object"),
+    ("--config=broken.yaml", "--config=broken.yaml", "YAML"),
+    ("--config=deep.json", "error: --config=deep.json is not valid JSON: more than 100 brackets deep"),
+    ("--experiment=deep", "deep/config.json cannot be read: it is not valid JSON (more than 100 brackets deep)"),
+]
+UNLICENSED = ("--env=bad_envs:raising", "bad_envs:raising", "the simulator is not licensed")
 ENVS = [
     ("", "--env=CartPole-v1"),
     ("--env=CartPol-v1", "--env=CartPol-v1", "did you mean CartPole-v1?"),
@@ -83,7 +88,7 @@ ENVS = [
     ("--env=bad_envs:rising", "did you mean bad_envs:raising?"),
     ("--env=failing_module:make", "failing_module", "no display"),
     ('--env=bad_envs:nothing --env_kwargs={"a":1}', "nothing", "--env_kwargs"),
-    ("--env=bad_envs:raising", "bad_envs:raising", "the simulator is not licensed"),
+    UNLICENSED,
     ("--env=bad_envs:leaving", "bad_envs:leaving", "gone away"),
     ("--env=bad_envs:nothing", "bad_envs:nothing", "None"),
     ("--env=bad_envs:FailingReset", "bad_envs:FailingReset", "level file is missing"),
@@ -92,11 +97,10 @@ ENVS = [
     ("--env=os:system", "--env=os:system: 'os' is a module of Python's standard library"),
     ("--experiment=strange", "only train_dir/strange/config.json names this code", "add --env=failing_module:make, or"),
 ]
-CASES = [(f"--env=CartPole-v1 {flags}", *texts) for flags, *texts in FLAGS] + ENVS
+OF_CARTPOLE, READ = [[(f"--env=CartPole-v1 {flags}", *texts) for flags, *texts in cases] for cases in (FLAGS, AS_READ)]
 SAVED = {"old": 9000, "damaged": 700}  # env steps of the earlier runs
 KNOWN = {**SAVED, "damaged": 800}  # by metrics.jsonl, too
 DEEP = '{"gamma": ' * 10_000
-AS_A_COMMAND = [CASES[1], ENVS[6]]
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +132,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("case", "is_command"), [*((case, False) for case in CASES), *((case, True) for case in AS_A_COMMAND)], ids=str
+    ("case", "is_command"),
+    [
+        *((case, False) for case in (*OF_CARTPOLE, *ENVS)),
+        (OF_CARTPOLE[0], True),
+        *(long(case, False) for case in READ),
+        long(UNLICENSED, True),
+    ],
+    ids=str,
 )
 def test_bad_command_line_is_refused_with_advice(case: tuple[str, ...], folder: Path, is_command: bool) -> None:
     flags, *texts = case
