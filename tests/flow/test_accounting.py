@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Literal
 
 import pytest
@@ -29,15 +28,6 @@ CONFIG = Config(
     model=ModelConfig(encoder_mlp_layers=(16,), obs_scale=float(FIELD_LIMIT)),
 )
 UPDATES_PER_DATASET = 4
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As for a learner that shares its cores with actors: threads that spin for each other cost a minute there."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(

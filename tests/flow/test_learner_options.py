@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,8 @@ from sfactory.learner.train_stats import INTRINSIC
 from sfactory.messages import TRAIN_STATISTICS
 from tests.support.hooks import DIARY, FILE, lines
 from tests.support.long import long
-from tests.support.source import ROOT
 from tests.support.trainer import RunTrainer, assert_resumes
+from tests.support.warm_process import finished
 
 HOOKS = "tests.support.hooks"
 SEESAW = "tests.support.envs:Seesaw"  # episodes are never truncated, so that every row of a dataset is a step
@@ -42,9 +40,8 @@ def test_run_with_auxiliary_losses_learns_can_be_played_and_resumes(
     assert all(bounds[0] < row["train/aux_loss"] < bounds[1] for row in rows)
     assert all((row["train/rnd_reward"] is not None) == ("rnd" in flags) for row in rows)
     assert {name.split(".")[0] for name in run.payload()["auxiliary"]} == parts
-    play = [sys.executable, "-m", "sfactory.enjoy", f"--train_dir={run.run_dir.parent}", "--experiment=run"]
-    play += ["--no_render=True", "--max_num_episodes=2"]
-    played = subprocess.run(play, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
+    where = (f"--train_dir={run.run_dir.parent}", "--experiment=run")
+    played = finished("sfactory.enjoy", *where, "--no_render=True", "--max_num_episodes=2")
     assert played.returncode == 0, played.stderr
     assert json.loads(played.stdout.splitlines()[-1])["episodes"] == 2
     assert_resumes(run, run_trainer)
