@@ -1,4 +1,4 @@
-"""What all tests share: the order of files, the depth of fuzzing, and the fixture that starts whole runs."""
+"""What all tests share: the order of files, the depth of fuzzing, one thread, and the fixture that starts runs."""
 
 from __future__ import annotations
 
@@ -61,6 +61,12 @@ def run_trainer(tmp_path: Path) -> Iterator[RunTrainer]:
     yield start
     for run in runs:
         run.close()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    """Tensors of a few hundred numbers gain nothing by a second thread, and on a busy machine they wait long for it."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True, scope="session")
