@@ -116,6 +116,11 @@ def values_of(config: Config) -> dict[str, object]:
     return {name: getattr(getattr(config, flag.section), name) for name, flag in all_flags().items()}
 
 
+def value_of(config: Config, name: str) -> Any:
+    """The value of one flag."""
+    return getattr(getattr(config, all_flags()[name].section), name)
+
+
 def config_of(values: Mapping[str, object]) -> Config:
     """The config that holds ``values``; flags that are not among them keep their schema defaults."""
     sections: dict[str, Any] = {}

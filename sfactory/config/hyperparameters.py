@@ -14,7 +14,7 @@ from typing import Any
 
 from sfactory.config.ancestors import ancestor_hint
 from sfactory.config.field import How, Mutable
-from sfactory.config.flags import Flag, all_flags, did_you_mean, values_of
+from sfactory.config.flags import Flag, all_flags, did_you_mean, value_of
 from sfactory.config.points import decays
 from sfactory.config.schema import Config
 
@@ -77,15 +77,15 @@ def hyperparameters(config: Config) -> tuple[Hyperparameter, ...]:
 
 def hyperparameter(config: Config, name: str) -> Hyperparameter | None:
     """How the mutable flag ``name`` is mutated under ``config``; None if it is not (see NOTE [Mutated flags])."""
-    asked, values = config.population.pbt_hyperparameters, values_of(config)
+    asked = config.population.pbt_hyperparameters
     if not config.population.with_pbt:
         return None
     if name in asked:
         return None if asked[name] is None else _declared(config, name, asked[name])
     declared = mutable_flags()[name]
-    if not declared.on or not values[declared.on]:
+    if not declared.on or not value_of(config, declared.on):
         return None
-    return _declared(config, name, {}) if _idle_text(config, name) is None and values[name] else None
+    return _declared(config, name, {}) if _idle_text(config, name) is None and value_of(config, name) else None
 
 
 def range_problem(name: str, config: Config) -> str | None:
@@ -130,7 +130,7 @@ def _request_problem(config: Config, name: str, body: object) -> str | None:
 
 def _value_problem(config: Config, flag: Flag, body: Mapping[str, object]) -> str | None:
     """The problem of a range, or of the present value's place in it."""
-    value = values_of(config)[flag.name]
+    value = value_of(config, flag.name)
     if not is_number(value):
         return f"is {'none' if value is None else value}, so there is nothing to mutate"
     found = _declared(config, flag.name, body)
@@ -150,7 +150,7 @@ def _value_problem(config: Config, flag: Flag, body: Mapping[str, object]) -> st
 
 def _declared(config: Config, name: str, body: Mapping[str, Any]) -> Hyperparameter:
     """The hyperparameter as its section declares it; keys of ``body``, which have the right types, replace that."""
-    flag, value = all_flags()[name], values_of(config)[name]
+    flag, value = all_flags()[name], value_of(config, name)
     declared = flag.info.mutable
     assert declared is not None
     assert isinstance(value, int | float)

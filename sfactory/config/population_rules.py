@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-from sfactory.config.flags import values_of
+from sfactory.config.flags import value_of
 from sfactory.config.hyperparameters import hyperparameters, mutable_flags, range_problem, request_problems
 from sfactory.config.rule import (
     WAITING,
@@ -242,7 +242,7 @@ def _names(name: str, form: str, registered: bool = False) -> Rule:
     """A rule that all elements of the list ``name`` are module:attribute, or, if ``registered``, installed names."""
 
     def find(config: Config) -> str | None:
-        names: Any = values_of(config)[name]
+        names: Any = value_of(config, name)
         wrong = [each for each in names if not _names_attribute(each, registered)]
         return f"{', '.join(map(repr, wrong))} must read {form}" if wrong else None
 

@@ -386,4 +386,4 @@ def _unsure(resolved: Resolved) -> set[str]:
     from sfactory.config.task_defaults import TASK_DEFAULTS  # it imports this module
 
     by_kind = {name for defaults in TASK_DEFAULTS.values() for name in defaults}
-    return {name for name in by_kind if resolved.awaits_kind and resolved.sources[name] == DEFAULT}
+    return {name for name in by_kind if resolved.sources[name] == DEFAULT} if resolved.awaits_kind else set()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sfactory.config.flags import all_flags, values_of
+from sfactory.config.flags import all_flags, value_of, values_of
 from sfactory.config.schema import Config
 from sfactory.system.operating_system import LINUX, NAME
 
@@ -30,13 +30,9 @@ class Rule:
     idle: bool = False
 
 
-def _value(config: Config, name: str) -> Any:
-    return values_of(config)[name]
-
-
 def is_default(config: Config, name: str) -> bool:
     """Whether the flag has the default of the schema."""
-    return bool(_value(config, name) == all_flags()[name].default)
+    return bool(value_of(config, name) == all_flags()[name].default)
 
 
 def refuse(flags: tuple[str, ...], wrong: Callable[[Config], bool], text: str) -> Rule:
@@ -52,7 +48,7 @@ def refuse_each(rows: Iterable[Refused], where: Callable[[Config], bool], text: 
     """A rule for each row, which applies ``where``, a condition on ``others``; {why} in ``text`` is its reason."""
 
     def wrong(flag: str, is_wrong: Callable[[Any], bool], config: Config) -> bool:
-        return where(config) and is_wrong(_value(config, flag))
+        return where(config) and is_wrong(value_of(config, flag))
 
     return tuple(
         refuse((flag, *others), partial(wrong, flag, is_wrong), text.replace("{why}", why))
@@ -69,7 +65,7 @@ def needs(
     """
 
     def find(config: Config) -> str | None:
-        fine = is_default(config, name) or works(_value(config, need))
+        fine = is_default(config, name) or works(value_of(config, need))
         return None if fine else f"{why}: leave it out, or add --{need}={value}"
 
     return Rule((name, need), find, idle)
@@ -88,21 +84,21 @@ def excludes(name: str, other: str, why: str) -> Rule:
     if other == "serial_mode" and not LINUX:  # where it is the default
         advice = f"leave this out, as the processes of a run need Linux, and this is {NAME}"
     return refuse(
-        (name, other), lambda config: bool(_value(config, name) and _value(config, other)), f"{why}: {advice}"
+        (name, other), lambda config: bool(value_of(config, name) and value_of(config, other)), f"{why}: {advice}"
     )
 
 
 def at_most(name: str, other: str, why: str = "") -> Rule:
     """A rule that is broken where the value of ``name`` is greater than that of ``other``."""
     text = f"must be at most {other} ({{{other}}}){why}"
-    return refuse((name, other), lambda config: _value(config, name) > _value(config, other), text)
+    return refuse((name, other), lambda config: value_of(config, name) > value_of(config, other), text)
 
 
 def multiple_of(name: str, other: str) -> Rule:
     """A rule that is broken where the value of ``name`` is no multiple of that of ``other``."""
 
     def find(config: Config) -> str | None:
-        value, unit = _value(config, name), _value(config, other)
+        value, unit = value_of(config, name), value_of(config, other)
         below = value // unit * unit
         nearest = f"nearest are {below} and {below + unit}" if below else f"nearest is {unit}"
         return None if below == value else f"must be a multiple of {other} ({unit}): {nearest}"

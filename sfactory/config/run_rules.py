@@ -14,7 +14,7 @@ from typing import Any
 
 from sfactory.config.env_families import ONE_BY_ONE, find_family, flag_that_stays_one, makes_many_at_once
 from sfactory.config.env_names import env_name_of
-from sfactory.config.flags import values_of
+from sfactory.config.flags import value_of
 from sfactory.config.points import decays
 from sfactory.config.rule import (
     Refused,
@@ -200,7 +200,7 @@ def fitted(values: Mapping[str, Any], free: Collection[str], agents: int = 1) ->
 
 
 def _falls_without_end(schedule: str, config: Config) -> bool:
-    return decays(str(values_of(config)[schedule])) and all(is_default(config, limit) for limit in _LIMITS)
+    return decays(str(value_of(config, schedule))) and all(is_default(config, limit) for limit in _LIMITS)
 
 
 RUN_RULES = (

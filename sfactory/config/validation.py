@@ -71,7 +71,7 @@ def find_problems(
     problems: list[Problem] = []
     bad = set(skip)
     for name, flag in all_flags().items():
-        text = None if name in skip else value_problem(flag, values[name])
+        text = None if name in skip or values[name] is flag.default else value_problem(flag, values[name])
         if text is not None:
             problems.append(Problem((name,), f"{assigned(name, values[name])}: {text}"))
             bad.add(name)

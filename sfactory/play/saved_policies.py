@@ -90,7 +90,7 @@ def _each_has_its_own(saved: SavedPolicy) -> bool:
         return False
     if agents_by_pattern(population.policy_mapping) or (spec is not None and spec.part_of):
         return True
-    if not names_code("policy_mapping", population.policy_mapping):
+    if not names_code("policy_mapping", population.policy_mapping, saved.config.run.env):
         return False
     if not saved.wanted.trust_run_dir:
         text = "policy %d plays all agents, though a function chose their policies in training (%s): --%s=True calls it"
