@@ -302,3 +302,8 @@ def is_policy_worker(name: str) -> bool:
 def is_learner(name: str) -> bool:
     """Whether the process called ``name`` is a learner."""
     return name.startswith(LEARNERS)
+
+
+def is_evaluator(name: str) -> bool:
+    """Whether the process called ``name`` is an evaluator."""
+    return name.startswith(EVALUATORS)

@@ -49,7 +49,10 @@ _FOR_ENV = 0  # in place of an evaluation's number, which counts from 1: the see
 
 @dataclass(frozen=True)
 class EvaluatorSetup:
-    """Everything an evaluator works with. generation: see ActorSetup. video_folder: None if it records nothing."""
+    """Everything an evaluator works with.
+
+    generation, attempt: see ActorSetup. video_folder: None if it records nothing.
+    """
 
     config: Config
     shared: SharedObjects
@@ -57,6 +60,7 @@ class EvaluatorSetup:
     seed: int
     generation: int
     video_folder: Path | None = None
+    attempt: int = 0
 
     @cached_property
     def factory(self) -> EnvFactory:
@@ -66,7 +70,8 @@ class EvaluatorSetup:
 
     def seed_of(self, number: int, attempt: int = 0) -> int:
         """Seed of its episodes of evaluation ``number``; ``attempt``: how often the env was recreated before."""
-        place = self.evaluator, self.generation, number, *([attempt] if attempt else [])
+        again = [attempt, self.attempt] if self.attempt else [attempt] if attempt else []
+        place = self.evaluator, self.generation, number, *again
         return seed_at(self.seed, Branch.EVALUATION, *place, bits=ENV_SEED_BITS)
 
 
@@ -89,7 +94,8 @@ class Evaluator:
         self._learner = setup.shared.status.row(learner_name(0))
         self._is_judged = setup.config.checkpoint.best_by_evaluation
         self._deadline: Deadline | None = None
-        self._restarts = self._played = 0
+        self._restarts = 0
+        self._played = self._candidate.done_by(setup.evaluator)  # more than 0 if it replaces one that has died
         folder = setup.video_folder
         self._videos = None if folder is None else EvaluationVideos(folder, self._name)
         self._make_env()
@@ -146,10 +152,12 @@ class Evaluator:
             *(self._env, self._shared.spec, policy, self._check_stop),
             name=self._name,
             deterministic=self._evaluation.eval_deterministic,
+            before_reset=lambda: self._row.begin_reset(True),
         )
 
     def _check_stop(self, env: AnyEnv) -> None:
         """After each reset and step of the env: report work to main, and raise _NoTimeLeft if there is none."""
+        self._row.set("resetting", 0)
         self._row.begin_work()
         if self._no_time_left:
             raise _NoTimeLeft
@@ -180,11 +188,20 @@ class Evaluator:
             except (EnvFailed, BadObservation) as error:
                 self._recreate_env(error)
         part = EvaluationPart(evaluator, number, self._policy.version, env_steps, totals)
-        while not self._shared.actors_to_main.try_put(part):
+        while not self._reported(part):
             if self._no_time_left:
                 return
             time.sleep(_RETRY_S)
         candidate.mark_done(evaluator, number)
+
+    def _reported(self, part: EvaluationPart) -> bool:
+        """Tell main, unless it has too much to read."""
+        self._row.begin_work()
+        self._row.enter_ring()
+        try:
+            return self._shared.actors_to_main.try_put(part)
+        finally:
+            self._row.leave_ring()
 
     def _play_episodes(self, number: int, env_steps: int) -> EpisodeTotals:
         totals, seed = EpisodeTotals(), self._setup.seed_of(number, self._restarts)
@@ -204,6 +221,7 @@ class Evaluator:
         self.close()
         while True:
             self._row.begin_work()
+            self._row.begin_reset(True)
             try:
                 self._make_env()
             except EnvError as again:

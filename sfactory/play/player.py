@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -114,13 +114,14 @@ class Player:
         name: str,
         deterministic: bool = False,
         repeat: int = 1,
+        before_reset: Callable[[], None] = lambda: None,
     ) -> None:
         """``name``: of the env, for errors. ``show`` is called after each of its resets and steps.
 
         repeat: how often an action is taken, for an env that skips fewer frames than in training; it counts as a step.
         """
         self._env, self._spec, self._policy, self._show = env, spec, policy, show
-        self._name, self._deterministic, self._repeat = name, deterministic, repeat
+        self._name, self._deterministic, self._repeat, self._before_reset = name, deterministic, repeat, before_reset
         self._agents = env if isinstance(env, AgentsEnv) else _OneAgent(env)
         size = spec.num_agents
         self._own = policy.own if isinstance(policy, JointPolicy) else list(range(size))
@@ -197,6 +198,7 @@ class Player:
         return list(actions)
 
     def _reset(self, number: int, seed: int | None) -> Sequence[Any]:
+        self._before_reset()
         try:
             observations = self._agents.reset(seed=seed)
         except Passing:

@@ -76,10 +76,15 @@ class EvaluationReports:
         self.last: EvaluationReport | None = None
 
     def add(self, part: EvaluationPart) -> None:
-        """Add one evaluator's part; the next evaluation starts when the current one is complete."""
+        """Add one evaluator's part; the next evaluation starts when the current one is complete.
+
+        One that has come before is left out: an evaluator was killed before it knew that its part was reported.
+        """
         with self._lock:
             if part.number != self._number:
                 self._number, self._parts = part.number, {}
+            if part.evaluator in self._parts:
+                return
             self._parts[part.evaluator] = part
             if self.is_complete(part.number):
                 self.last = EvaluationReport.of(list(self._parts.values()))

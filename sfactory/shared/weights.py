@@ -129,6 +129,10 @@ class EvalWeights:
         """True if all evaluators have finished the current candidate, or if there is none yet."""
         return bool((self._shared["done"] == self.number).all())
 
+    def done_by(self, evaluator: int) -> int:
+        """Number of the last candidate that ``evaluator`` has finished."""
+        return int(self._shared["done"][evaluator])
+
     def present(self, published: Sequence[SharedWeights], counts: Sequence[float]) -> None:
         """Make the newest weights of the first policy of ``published`` the candidate; called by one process, only when
         ``done``. counts: COUNTS of now.

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from sfactory.clock import TIMEOUTS, Awake, now
 from sfactory.errors import ProcessesLost, WorkerDied
-from sfactory.layout import is_actor, is_policy_worker
+from sfactory.layout import is_actor, is_learner, is_policy_worker
 from sfactory.process.stack_dump import STOPPED, StackRequest
 from sfactory.shared.status import StatusBoard
 from sfactory.supervise.monitors import STALL_S
@@ -50,7 +50,7 @@ class HangDetector:
 
 
 class WorkerHangs:
-    """Kills actors and policy workers that hang in a training run. See NOTE [Hangs]."""
+    """Kills actors, policy workers and evaluators that hang in a training run. See NOTE [Hangs]."""
 
     def __init__(
         self, process_group: ProcessGroup, step_limit_s: float, reset_limit_s: float, reading_since: Callable[[], float]
@@ -94,7 +94,7 @@ class WorkerHangs:
         row = child.row
         if self._is_at_ring(child):
             return self._at_locked_ring(child)
-        if not (is_actor(child.name) or is_policy_worker(child.name)) or not row.get("loop_since"):
+        if is_learner(child.name) or not row.get("loop_since"):
             return None  # it has not come to its loop yet
         busy_since = row.get("busy_since")
         seconds = self._seconds(child.name, "busy", busy_since)

@@ -22,7 +22,16 @@ from sfactory.clock import Deadline, now
 from sfactory.config.schema import Config
 from sfactory.errors import ExitCode, LearnerDied, ProcessesLost, ResourceError, SFactoryError, WorkerDied
 from sfactory.inference.policy_worker import PolicySetup, run_policy_worker
-from sfactory.layout import ACTORS, EVALUATORS, GATEWAY, POLICY_WORKERS, is_actor, is_learner, is_policy_worker
+from sfactory.layout import (
+    ACTORS,
+    EVALUATORS,
+    GATEWAY,
+    POLICY_WORKERS,
+    is_actor,
+    is_evaluator,
+    is_learner,
+    is_policy_worker,
+)
 from sfactory.learner.learner_process import run_learner
 from sfactory.learner.setup import LearnerSetup
 from sfactory.planning.plan import device_of
@@ -147,6 +156,7 @@ class ProcessGroup:
         self._children: dict[str, ChildProcess] = {}
         self._waiting = deque(range(shared.layout.num_actors))  # actors that are still to be started
         self._attempts = [0] * shared.layout.num_actors
+        self._attempts_to_evaluate = [0] * shared.layout.evaluators
         self._has_server = True
         self.failure: WorkerDied | None = None
         self.cut_off: set[str] = set()
@@ -164,10 +174,8 @@ class ProcessGroup:
             self._start(name, run_learner, setup)
         for index in range(len(layout.policy_worker_names)):
             self._start_policy_worker(index)
-        for evaluator, name in enumerate(layout.evaluator_names):
-            folder = None if evaluator else work.video_folder
-            evaluation = EvaluatorSetup(work.config, shared, evaluator, work.seed, work.generation, folder)
-            self._start(name, run_evaluator, evaluation)
+        for evaluator in range(layout.evaluators):
+            self._start_evaluator(evaluator)
         self.start_actors()
 
     def start_actors(self) -> None:
@@ -189,12 +197,17 @@ class ProcessGroup:
             self._start(layout.actor_names[actor], run_actor, setup, cores)
 
     def replace(self, name: str) -> None:
-        """Start a dead policy worker again, or have ``start_actors`` start a dead actor again, with new seeds."""
+        """Start a dead policy worker or evaluator again, or have ``start_actors`` start an actor, with new seeds."""
         layout, table = self._shared.layout, self._shared.table
         assert name not in self._children, f"{name} is alive"
         self._shared.status.row(name).clear()  # until then the dead process must not look alive
         if is_policy_worker(name):
             self._start_policy_worker(layout.policy_worker_names.index(name))
+            return
+        if is_evaluator(name):
+            evaluator = layout.evaluator_names.index(name)
+            self._attempts_to_evaluate[evaluator] += 1
+            self._start_evaluator(evaluator)
             return
         actor = layout.actor_names.index(name)
         slots = table.slots_of(actor)
@@ -207,6 +220,12 @@ class ProcessGroup:
         device = device_of(index // layout.policy_workers, work.device)
         setup = PolicySetup(work.config, self._shared, index, work.seed, work.generation, device)
         self._start(layout.policy_worker_names[index], run_policy_worker, setup)
+
+    def _start_evaluator(self, evaluator: int) -> None:
+        work, folder = self._workload, None if evaluator else self._workload.video_folder
+        attempt = self._attempts_to_evaluate[evaluator]
+        setup = EvaluatorSetup(work.config, self._shared, evaluator, work.seed, work.generation, folder, attempt)
+        self._start(self._shared.layout.evaluator_names[evaluator], run_evaluator, setup)
 
     def _start(self, name: str, role: Callable[..., None], *given: object) -> None:
         if self.failure is not None:

@@ -1,8 +1,9 @@
 """Replaces worker processes that die while they start or later in the run.
 
 An actor that dies or hangs during the first reset of its envs, or is killed before, is replaced: simulators may fail
-then for causes that pass (a port is taken, many ask a licence server at once). Later, a process is replaced if it ended
-without a traceback: by a signal, a crash of native code, a hang. One that raised otherwise would raise again.
+then for causes that pass (a port is taken, many ask a licence server at once); so is an evaluator that is killed while
+it makes its env. Later, a process is replaced if it ended without a traceback: by a signal, a crash of native code, a
+hang. One that raised otherwise would raise again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 
 from sfactory.clock import Awake, now
 from sfactory.errors import ProcessesLost, SFactoryError, WorkerDied
-from sfactory.layout import is_actor, is_policy_worker
+from sfactory.layout import is_actor, is_evaluator, is_policy_worker
 from sfactory.shared.objects import SharedObjects
 from sfactory.shared.status import State, StatusBoard
 from sfactory.supervise.hang_detection import HangDetector
@@ -50,13 +51,14 @@ class StartupMonitor:
         return None
 
     def may_be_tried_again(self, death: ProcessExit) -> bool:
-        """True for an actor that died during the first reset of its envs, or that was killed before that."""
+        """True for an actor that died during the first reset of its envs, or was killed before; see the module."""
         state = self._status.row(death.name).get("state")
         killed = death.exit_code < 0 and death.name not in self._hung
-        return is_actor(death.name) and (state == State.RESETTING or (state < State.RESETTING and killed))
+        early = state < State.RESETTING and killed
+        return (is_actor(death.name) and (state == State.RESETTING or early)) or (is_evaluator(death.name) and early)
 
     def after(self, death: ProcessExit) -> SFactoryError | None:
-        """Replace an actor that died in a first reset; returns the failure of the run if that is not possible."""
+        """Replace a process that may be tried again; returns the failure of the run if that is not possible."""
         name, cause, again = death.name, death.cause, self.may_be_tried_again(death)
         self._detector.forget(name)
         where = self._hung.pop(name, None)
@@ -125,21 +127,22 @@ class RestartBudget:
 
 
 class WorkerReplacement:
-    """Replaces actors and policy workers that have died by new processes. See NOTE [Incarnations]."""
+    """Replaces actors, policy workers and evaluators that have died by new processes. See NOTE [Incarnations]."""
 
     def __init__(self, process_group: ProcessGroup, shared: SharedObjects, budget: RestartBudget) -> None:
         self._process_group, self._shared, self._budget = process_group, shared, budget
 
     def is_for(self, death: ProcessExit) -> bool:
-        """Whether it was a policy worker, or an actor that worked, and it left no traceback."""
+        """Whether it was a policy worker, or an actor or evaluator that worked, and it left no traceback."""
         works = self._shared.status.row(death.name).get("state") == State.RUNNING
-        return not death.text and (is_policy_worker(death.name) or (is_actor(death.name) and works))
+        has_envs = is_actor(death.name) or is_evaluator(death.name)
+        return not death.text and (is_policy_worker(death.name) or (has_envs and works))
 
     def after(self, death: ProcessExit, hung: str | None) -> SFactoryError | None:
         """Replace the process; returns the failure of the run if it cannot be. ``hung``: where it hung, if so."""
         name, cause = death.name, hung or death.cause
-        inbox = self._shared.inbox_of(name)
-        if not inbox.has_another:
+        inbox = None if is_evaluator(name) else self._shared.inbox_of(name)
+        if inbox is not None and not inbox.has_another:
             return ProcessesLost(f"{cause}, and no unused ring is left for its replacement")
         if not self._budget.spend():
             allowed = "none is replaced: --max_worker_restarts=0"
@@ -150,7 +153,8 @@ class WorkerReplacement:
         row = self._shared.status.row(name)
         row.add("discarded_steps", lost)
         row.add("restarts", 1)
-        inbox.begin_next_incarnation()
+        if inbox is not None:
+            inbox.begin_next_incarnation()
         log.warning("%s; replaced (%s), %d steps are lost with it", cause, self._budget, lost)
         self._process_group.replace(name)
         self._process_group.start_actors()

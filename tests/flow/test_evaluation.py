@@ -114,11 +114,18 @@ def test_evaluations_do_not_change_what_is_learned(run_trainer: RunTrainer, infe
     assert torch.equal(learned_by(without), learned_by(evaluated))
 
 
-def test_evaluation_that_does_not_end_is_dropped_with_the_run(run_trainer: RunTrainer) -> None:
+def test_killed_evaluator_is_replaced_and_an_evaluation_that_does_not_end_is_dropped_with_the_run(
+    run_trainer: RunTrainer,
+) -> None:
     env = {"env": BANDIT, "env_kwargs": {"length": ENDLESS}}
     run = run_trainer(**env, train_for_env_steps=ENDLESS, eval_interval_sec=0.5)
     run.wait_until_training()
     run.wait_until(lambda: plays(run, "sf-eval-0"))
+    killed = run.pid_of("sf-eval-0")
+    run.kill("sf-eval-0")
+    run.wait_until("sf-eval-0 was killed by SIGKILL.*; replaced")
+    run.wait_until(lambda: plays(run, "sf-eval-0"))
+    assert run.pid_of("sf-eval-0") != killed
 
     run.stop()
 

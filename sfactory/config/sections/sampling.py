@@ -78,7 +78,9 @@ class SamplingConfig:
         0, "actors that make and reset their environments at the same time; 0: twice the cores, at least 8", ge=0
     )
     reset_timeout_seconds: float = flag(
-        120.0, "time limit for making an env and for one reset; an actor that exceeds it in a reset is replaced", gt=0
+        120.0,
+        "time limit for making an env and for one reset; an actor or evaluator that exceeds it in a reset is replaced",
+        gt=0,
     )
     step_timeout_seconds: float = flag(
         120.0,
@@ -87,7 +89,10 @@ class SamplingConfig:
         ge=0,
     )
     max_worker_restarts: int = flag(
-        20, "actors and policy workers replaced per session after a kill, crash, hang; 0: the first ends the run", ge=0
+        20,
+        "actors, policy workers and evaluators replaced per session after a kill, crash, hang; 0: the first ends the "
+        "run",
+        ge=0,
     )
     remote_actors_port: int = flag(
         0,

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from sfactory.actor.setup import ActorSetup
+from sfactory.clock import Every
 from sfactory.config.flags import config_of
 from sfactory.config.schema import Config
 from sfactory.env.factory import EnvFactory
@@ -80,6 +81,7 @@ class Run:
         evaluator: int = 0,
         seed: int = 1,
         videos: Path | None = None,
+        attempt: int = 0,
     ) -> Evaluator:
         """``envs``: made, or raised, in this order."""
         made = iter(envs)
@@ -89,9 +91,8 @@ class Run:
                 raise env
             return env
 
-        return Evaluator(
-            self.setup(evaluator, seed, videos=videos), make, self.shared.status.row(f"sf-eval-{evaluator}")
-        )
+        setup = dataclasses.replace(self.setup(evaluator, seed, videos=videos), attempt=attempt)
+        return Evaluator(setup, make, self.shared.status.row(f"sf-eval-{evaluator}"))
 
     def parts(self) -> list[EvaluationPart]:
         return [part for part in self.shared.actors_to_main.get(0) if isinstance(part, EvaluationPart)]
@@ -383,3 +384,61 @@ def test_an_env_that_fails_as_often_as_is_allowed_ends_the_evaluator() -> None:
 
     assert run.parts() == []
     assert [len(env.seeds) for env in envs] == [1, 1, 1, 0]  # the first, and two restarts
+
+
+def test_the_replacement_of_an_evaluator_plays_what_its_predecessor_has_not_finished(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run = Run(4, eval_workers=2, eval_interval_sec=1e6, max_env_restarts=0)
+    first = run.evaluator(ScriptedEnv(SCRIPT))
+    first._due = Every(0.0)
+    first.turn(0)
+
+    class Killed(ScriptedEnv):
+        """Its process is killed in the second step."""
+
+        def step(self, action: int) -> Any:
+            if self.taken:
+                raise KeyboardInterrupt
+            return super().step(action)
+
+    killed, replacement = Killed(SCRIPT), ScriptedEnv(SCRIPT)
+    with pytest.raises(EnvFailed):
+        run.evaluator(killed, evaluator=1).turn(0)
+    again = run.evaluator(replacement, evaluator=1, attempt=1)
+    for _ in range(2):
+        again.turn(0)
+    idle = run.evaluator(ScriptedEnv([]), evaluator=0, attempt=1)  # its predecessor had finished
+    idle.turn(0)
+
+    assert [(part.evaluator, part.policy_version) for part in run.parts()] == [(0, 4), (1, 4)]
+    assert run.shared.candidate is not None
+    assert run.shared.candidate.done
+    assert killed.seeds[0] != replacement.seeds[0]
+
+
+def test_a_part_that_is_reported_twice_counts_once() -> None:
+    reports = EvaluationReports(1)
+    reports.add(part(0))
+    reports.add(part(0, return_sum=99.0))
+
+    assert [report.episode_return_mean for _, report in reports.take()] == [5.0]
+
+
+def test_resets_and_steps_of_an_evaluator_are_timed_apart() -> None:
+    run = Run(4)
+    row = run.shared.status.row("sf-eval-0")
+    seen: list[tuple[str, float]] = []
+
+    class Watched(ScriptedEnv):
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+            seen.append(("reset", row.get("resetting")))
+            return super().reset(seed=seed, options=options)
+
+        def step(self, action: int) -> Any:
+            seen.append(("step", row.get("resetting")))
+            return super().step(action)
+
+    run.evaluator(Watched(SCRIPT)).turn(0)
+
+    assert set(seen) == {("reset", 1.0), ("step", 0.0)}

@@ -15,18 +15,19 @@ from sfactory.supervise.hang_detection import WorkerHangs
 from tests.support.child import Child
 from tests.support.long import long
 
-ACTOR, POLICY, LEARNER = "sf-actor-0", "sf-policy-0-0", "sf-learner-0"
+ACTOR, POLICY, LEARNER, EVALUATOR = "sf-actor-0", "sf-policy-0-0", "sf-learner-0", "sf-eval-0"
 STEP_S, RESET_S = 60.0, 200.0
 
 
 class Scene:
     """Workers in their loops, under a clock that the test moves. All but ``busy`` wait."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *more: str) -> None:
+        """``more``: names of other workers."""
         self.at = 1000.0
         for module in ("sfactory.clock", "sfactory.shared.status"):
             monkeypatch.setattr(f"{module}.now", lambda: self.at)
-        board = StatusBoard([ACTOR, POLICY, LEARNER])
+        board = StatusBoard([ACTOR, POLICY, LEARNER, *more])
         self.workers = {name: Child(name, board.row(name)) for name in board.names}
         for worker in self.workers.values():
             worker.row.set("state", State.RUNNING)
@@ -79,6 +80,33 @@ def test_work_that_takes_too_long_is_ended_and_shown(scene: Scene, resetting: in
     assert scene.hangs.where(ACTOR) == (
         f"{ACTOR} hung here:\nFile env.py, line 7 in step\n{ACTOR} took longer than {reason}"
     )
+
+
+@pytest.mark.parametrize(
+    ("resetting", "limit_s", "reason"), [(0, STEP_S, "--step_timeout_seconds"), (1, RESET_S, "--reset_timeout_seconds")]
+)
+def test_an_evaluator_that_hangs_is_ended(
+    monkeypatch: pytest.MonkeyPatch, resetting: int, limit_s: float, reason: str
+) -> None:
+    scene = Scene(monkeypatch, EVALUATOR)
+    scene.let_wait(ACTOR, POLICY, LEARNER)
+    scene.workers[EVALUATOR].row.set("resetting", resetting)
+    scene.pass_time(limit_s - 1, ACTOR, POLICY)
+    assert scene.killed() == []
+
+    scene.pass_time(4, ACTOR, POLICY)
+
+    assert scene.killed() == [EVALUATOR]
+    assert f"took longer than {reason}" in str(scene.hangs.where(EVALUATOR))
+
+
+def test_an_evaluator_that_does_not_come_back_from_a_wait_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(monkeypatch, EVALUATOR)
+    scene.let_wait(ACTOR, POLICY, LEARNER, EVALUATOR)
+
+    scene.pass_time(15, ACTOR, POLICY)
+
+    assert scene.killed() == [EVALUATOR]
 
 
 def test_pieces_of_work_are_judged_one_by_one(scene: Scene) -> None:

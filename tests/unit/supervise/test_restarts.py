@@ -15,6 +15,7 @@ from sfactory.process import spawn
 from sfactory.process.signals import Interrupts
 from sfactory.process.spawn import NOT_KNOWN, Spawner
 from sfactory.process.stack_dump import StackDump
+from sfactory.shared.control import Stop
 from sfactory.shared.objects import SharedObjects
 from sfactory.shared.slots import SlotState
 from sfactory.shared.status import State
@@ -54,6 +55,56 @@ def test_slots_of_a_dead_actor_are_freed_and_replacements_have_a_bound(shared: S
     assert "2 of --max_worker_restarts=2 were replaced before" in str(results[2])
     assert replaced == ["sf-actor-1", "sf-actor-1"]
     assert (row.get("discarded_steps"), row.get("restarts")) == (4, 2)
+
+
+def test_an_evaluator_is_replaced_as_a_worker_is() -> None:
+    shared = SharedObjects(VECTOR, small_layout(evaluators=2), weight_bytes=8)
+    replaced: list[str] = []
+    group: Any = SimpleNamespace(replace=replaced.append, start_actors=lambda: None)
+    replacement = WorkerReplacement(group, shared, RestartBudget("max_worker_restarts", 1))
+    row = shared.status.row("sf-eval-1")
+    row.set("state", State.RUNNING)
+
+    assert not replacement.is_for(ProcessExit("sf-eval-1", 3, "Traceback: it would raise again"))
+    assert replacement.is_for(ProcessExit("sf-eval-1", -9, ""))
+    assert replacement.after(ProcessExit("sf-eval-1", -9, ""), hung=None) is None
+    failure = replacement.after(ProcessExit("sf-eval-1", -11, ""), hung=None)
+
+    assert isinstance(failure, WorkerDied)
+    assert replaced == ["sf-eval-1"]
+    assert row.get("restarts") == 1
+
+
+def test_an_evaluator_that_is_killed_while_it_makes_its_env_is_tried_again() -> None:
+    shared = SharedObjects(VECTOR, small_layout(evaluators=1), weight_bytes=8)
+    replaced: list[str] = []
+    group: Any = SimpleNamespace(replace=replaced.append, start_actors=lambda: None)
+    boot = StartupMonitor(group, shared.status, limit_s=90.0)
+    shared.status.row("sf-eval-0").set("state", State.STARTING)
+
+    results = [boot.after(ProcessExit("sf-eval-0", -9, "")) for _ in range(3)]
+
+    assert results[:2] == [None, None]
+    assert isinstance(results[2], WorkerDied)
+    assert replaced == ["sf-eval-0", "sf-eval-0"]
+
+
+@pytest.mark.parametrize("stopping", [False, True])
+def test_the_end_of_a_run_waits_for_no_evaluator(stopping: bool, caplog: pytest.LogCaptureFixture) -> None:
+    shared = SharedObjects(VECTOR, small_layout(evaluators=1), weight_bytes=8)
+    replaced: list[str] = []
+    group: Any = SimpleNamespace(alive=[], replace=replaced.append, start_actors=lambda: None)
+    interrupts: Any = None
+    replacement = WorkerReplacement(group, shared, RestartBudget("max_worker_restarts", 1))
+    supervisor = Supervisor(group, shared.control, shared.status, interrupts, 90.0, replacement=replacement)
+    shared.status.row("sf-eval-0").set("state", State.RUNNING)
+    if stopping:
+        shared.control.order_stop(Stop.SAVE)
+
+    supervisor._on_death(ProcessExit("sf-eval-0", -9, ""))
+
+    assert supervisor.failure is None
+    assert replaced == ([] if stopping else ["sf-eval-0"])
 
 
 @pytest.mark.parametrize(
