@@ -39,9 +39,9 @@ class Resumed:
     """Where an earlier session stopped.
 
     env_steps, agent_steps, updates: sums over all policies; train_seconds: the longest of them. best_return: the best
-    mean return ever, if it is known. summary: the last session's. steps_of_policies, episodes_of_policies,
-    best_of_policies: env steps, episodes and the best mean return, if it is known, of each policy; () without a
-    checkpoint. policies_without_checkpoint: those that have none although others do.
+    mean return ever, if it is known. summary: the last session's. steps_of_policies, seconds_of_policies,
+    episodes_of_policies, best_of_policies: env steps, seconds of training, episodes and the best mean return, if it is
+    known, of each policy; () without a checkpoint. policies_without_checkpoint: those without one although others have.
     """
 
     env_steps: int = 0
@@ -51,6 +51,7 @@ class Resumed:
     best_return: float | None = None
     summary: Summary | None = None
     steps_of_policies: tuple[int, ...] = ()
+    seconds_of_policies: tuple[float, ...] = ()
     episodes_of_policies: tuple[int, ...] = ()
     best_of_policies: tuple[float | None, ...] = ()
     policies_without_checkpoint: tuple[int, ...] = ()
@@ -103,6 +104,7 @@ class Resumed:
             best_return=_greatest(*bests, summary.best_episode_return_mean if summary is not None and of_run else None),
             summary=summary,
             steps_of_policies=tuple(0 if saved is None else saved.env_steps for saved in policies),
+            seconds_of_policies=tuple(0.0 if saved is None else saved.train_seconds for saved in policies),
             episodes_of_policies=episodes,
             best_of_policies=tuple(bests),
             policies_without_checkpoint=missing,
@@ -116,8 +118,10 @@ class Resumed:
     def finished(self, config: Config) -> bool:
         """True if every policy that learns has reached the limits of ``config`` already."""
         limits = Limits.of(config.run, config.frames_per_step)
-        steps = [self.steps_of_policies[policy] for policy in learning_policies(config) if self.steps_of_policies]
-        return limits.reached(min(steps, default=self.env_steps), self.train_seconds)
+        if not self.steps_of_policies:
+            return limits.reached(self.env_steps, self.train_seconds)
+        counts = list(zip(self.steps_of_policies, self.seconds_of_policies, strict=True))
+        return all(limits.reached(*counts[policy]) for policy in learning_policies(config))
 
     def say_finished(self, changed: Sequence[str]) -> None:
         """Log that nothing is trained; changed: texts of settings that another run would need."""

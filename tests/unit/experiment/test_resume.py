@@ -47,6 +47,26 @@ def test_steps_of_all_policies_are_added(tmp_path: Path) -> None:
     assert not resumed.finished(config)
 
 
+def test_a_run_is_finished_once_each_policy_that_learns_has_reached_a_limit_of_its_own(tmp_path: Path) -> None:
+    limits = {"train_for_env_steps": 300, "train_for_seconds": 6.0}
+    both = config_of({"env": "any", "num_policies": 2, **limits})
+    first = config_of({"env": "any", "num_policies": 2, "train_policies": (0,), **limits})
+    found = []
+    with RunDir.open(tmp_path, "run") as rundir:
+        save(rundir, 0, run_env_steps=100, seconds=7.0)
+        found += [Resumed.from_checkpoint(rundir, config) for config in (both, first)]
+        save(rundir, 1, run_env_steps=100, seconds=5.0)
+        found.append(Resumed.from_checkpoint(rundir, both))
+        save(rundir, 1, run_env_steps=150, seconds=5.0)
+        found.append(Resumed.from_checkpoint(rundir, both))
+
+    configs = both, first, both, both
+    assert [each and each.finished(config) for each, config in zip(found, configs, strict=True)] == [
+        *(False, True),  # policy 1 has no checkpoint
+        *(False, True),
+    ]
+
+
 def test_episodes_of_a_session_that_was_killed_are_those_of_its_checkpoints(tmp_path: Path) -> None:
     config = config_of({"env": "any", "num_policies": 3, "stats_avg": 20})
     entries = [{"episodes": 30, "best_episode_return_mean": 8.0}, {"episodes": 7, "best_episode_return_mean": 9.0}]
