@@ -9,7 +9,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 from sfactory.clock import BLOCK_S, now
 from sfactory.config.population_rules import learning_policies
@@ -32,7 +32,7 @@ from sfactory.messages import (
 from sfactory.pbt.ranking import REWARD
 from sfactory.report.episode_stats import EpisodeStats, Throughput
 from sfactory.report.eval_results import EvaluationReports
-from sfactory.report.policy_stats import PolicyStats
+from sfactory.report.policy_stats import Earlier, PolicyStats
 from sfactory.report.progress import Progress
 from sfactory.report.scalars import Row, counter_scalars, env_faults, memory_of_run, sb3_scalars
 from sfactory.shared.channel import Channel
@@ -62,10 +62,9 @@ class ReportCollector:
         self._resumed = resumed or Resumed()
         stats_avg, best_metric = config.report.stats_avg, config.checkpoint.episode_metric
         policies = config.population.num_policies
-        self._all = PolicyStats(stats_avg, best_metric, self._resumed.episodes)
-        episodes = self._resumed.episodes_of_policies or [0] * policies
-        self._by_policy = [PolicyStats(stats_avg, best_metric, each) for each in episodes] if policies > 1 else []
-        self._earlier_bests = self._resumed.best_of_policies or [None] * policies
+        self._all = PolicyStats(stats_avg, best_metric, Earlier.of_all(self._resumed))
+        of_each = Earlier.of_each(self._resumed, policies)
+        self._by_policy = [PolicyStats(stats_avg, best_metric, each) for each in of_each] if policies > 1 else []
         self._each = self._by_policy or [self._all]  # with one policy both are the same
         self._config, self._status = config, status
         self._from_actors, self._from_learners = from_actors, from_learners
@@ -163,8 +162,7 @@ class ReportCollector:
 
     def episodes_of_policies(self) -> list[int]:
         """Episodes of each policy in all sessions."""
-        with self._lock:
-            return [stats.num_episodes for stats in self._each]
+        return [stats.num_episodes for stats in self._each]
 
     def forget_episodes(self, policy: int) -> None:
         """Start new windows for ``policy``, because it has got other weights; counts and best values stay."""
@@ -198,10 +196,7 @@ class ReportCollector:
                 true_objective_mean=self._all.true_objective.mean,
                 best_return_mean=_best_return_mean(self._each, self._resumed.best_return),
                 length_mean=episodes.lengths.mean,
-                learning=[
-                    (self.env_steps_of(policy), speed.rate(60.0) or speed.rate(10.0))
-                    for policy, speed in self._learning.items()
-                ],
+                learning=[(self.env_steps_of(policy), speed.rate(60.0)) for policy, speed in self._learning.items()],
                 returns=[stats.episodes.returns.mean for stats in self._by_policy],
                 lag=PolicyLag() if last is None else last.lag,
                 losses={name: getattr(last, name) for name in TRAIN_STATISTICS} if last else {},
@@ -214,7 +209,6 @@ class ReportCollector:
             row = self._all.scalars()
             for policy, stats in enumerate(self._by_policy):
                 own = stats.scalars() | {"perf/trained_env_steps": self.env_steps_of(policy)}
-                own["train/best_episode_return_mean"] = _best_return_mean([stats], self._earlier_bests[policy])
                 row |= {f"policy_{policy}/{name}": value for name, value in own.items()}
             row["train/best_episode_return_mean"] = _best_return_mean(self._each, self._resumed.best_return)
         row |= {
@@ -235,17 +229,10 @@ class ReportCollector:
 
     def summary(self, status: Result) -> Summary:
         """The result of the run so far. If no episode ended in this session, those of the last session count."""
-        progress, earlier = self.progress(), self._resumed.summary
-        if not self.episodes.episodes and earlier is not None:
-            progress = replace(
-                progress,
-                return_mean=earlier.episode_return_mean,
-                length_mean=earlier.episode_length_mean,
-                true_objective_mean=earlier.true_objective_mean,
-            )
+        progress, earlier, means = self.progress(), self._resumed.summary, self._all.means
         with self._lock:
             extras = {name: window.mean for name, window in self._all.extras.windows().items()}
-            policies = [self._summary_of(policy, stats) for policy, stats in enumerate(self._by_policy)]
+            policies = [stats.summary(self.env_steps_of(policy)) for policy, stats in enumerate(self._by_policy)]
         metric = TRUE_OBJECTIVE if TRUE_OBJECTIVE in self.extra_names else REWARD
         evaluation, earlier_evaluation = self.evaluations.last, None if earlier is None else earlier.evaluation
         return Summary(
@@ -257,26 +244,17 @@ class ReportCollector:
             fps=progress.env_steps / progress.train_seconds if progress.train_seconds else None,
             sample_fps=self._sampled.overall,
             episodes=self._all.num_episodes,
-            episode_return_mean=progress.return_mean,
+            episode_return_mean=means["episode_return_mean"],
             best_episode_return_mean=progress.best_return_mean,
-            episode_length_mean=progress.length_mean,
+            episode_length_mean=means["episode_length_mean"],
             policy_lag=self._all.lag.value(),
             updates=progress.updates,
-            true_objective_mean=progress.true_objective_mean,
+            true_objective_mean=means["true_objective_mean"],
             episode_extra_stats={name: mean for name, mean in extras.items() if mean is not None},
             evaluation=earlier_evaluation if evaluation is None else asdict(evaluation),
             policies=policies,
             best_policy=_best_policy(self.objectives(metric) if self._by_policy else {}, earlier),
         )
-
-    def _summary_of(self, policy: int, stats: PolicyStats) -> Mapping[str, float | None]:
-        """The entry of one of several policies; means are those of the last session if no episode ended in this one."""
-        own = stats.summary(self.env_steps_of(policy))
-        own["best_episode_return_mean"] = _best_return_mean([stats], self._earlier_bests[policy])
-        earlier = self._resumed.summary
-        if not stats.episodes.episodes and earlier is not None and policy < len(earlier.policies):
-            own |= {name: earlier.policies[policy].get(name) for name in ("episode_return_mean", "true_objective_mean")}
-        return own
 
     def _read(self) -> None:
         while not self._stopping.is_set():

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
+from sfactory.experiment.resume import Resumed
 from sfactory.messages import TRUE_OBJECTIVE, EpisodesDone, LearnerTimes, TrainStats
 from sfactory.pbt.ranking import LENGTH, REWARD
 from sfactory.report.episode_stats import EpisodeStats, ExtraStats, Window
@@ -13,12 +17,32 @@ from sfactory.shared.timing_stats import LagStats
 _TIMES = tuple(name for name in LearnerTimes._fields if name != "policy")
 
 
+class Earlier(NamedTuple):
+    """What a policy had when the session began. best: its best mean return; means: the last ones, by name."""
+
+    episodes: int = 0
+    best: float | None = None
+    means: Mapping[str, float | None] = MappingProxyType({})
+
+    @staticmethod
+    def of_all(resumed: Resumed) -> Earlier:
+        """Of all policies together."""
+        return Earlier(resumed.episodes, None, {} if resumed.summary is None else vars(resumed.summary))
+
+    @staticmethod
+    def of_each(resumed: Resumed, policies: int) -> list[Earlier]:
+        """Of each policy."""
+        episodes, bests = resumed.episodes_of_policies or [0] * policies, resumed.best_of_policies or [None] * policies
+        means = [] if resumed.summary is None else list(resumed.summary.policies)
+        return list(map(Earlier, episodes, bests, [*means, *[{}] * policies][:policies]))
+
+
 class PolicyStats:
     """Episodes and updates of this session. last: the learner's newest report."""
 
-    def __init__(self, stats_avg: int, best_metric: str, earlier_episodes: int = 0) -> None:
-        """best_metric: the flag save_best_metric. earlier_episodes: those of the sessions before this one."""
-        self._stats_avg, self._best_metric, self._earlier_episodes = stats_avg, best_metric, earlier_episodes
+    def __init__(self, stats_avg: int, best_metric: str, earlier: Earlier = Earlier()) -> None:  # noqa: B008 - is constant
+        """best_metric: the flag save_best_metric. earlier: before this session."""
+        self._stats_avg, self._best_metric, self._earlier = stats_avg, best_metric, earlier
         self._metric_is_known, self._metric_is_due = best_metric == REWARD, False
         self.episodes, self.extras = EpisodeStats(stats_avg), ExtraStats(stats_avg)
         self.last: TrainStats | None = None
@@ -66,7 +90,13 @@ class PolicyStats:
     @property
     def num_episodes(self) -> int:
         """Episodes of all sessions."""
-        return self._earlier_episodes + self.episodes.episodes
+        return self._earlier.episodes + self.episodes.episodes
+
+    @property
+    def best_return_mean(self) -> float | None:
+        """The best mean of all sessions; of fewer than stats_avg episodes only while there has been no full one."""
+        bests = [best for best in (self._earlier.best, self.episodes.best_full_mean) if best is not None]
+        return max(bests, default=self.episodes.best_return_mean)
 
     @property
     def true_objective(self) -> Window:
@@ -86,15 +116,21 @@ class PolicyStats:
         window = windows.get(name) or self.extras.window(name)
         return None if window is None else window.full_mean
 
-    def summary(self, env_steps: int) -> dict[str, float | None]:
-        """One policy's entry in summary.json. env_steps: how many it has been trained on."""
-        return {
-            "env_steps": env_steps,
-            "episodes": self.num_episodes,
+    @property
+    def means(self) -> dict[str, float | None]:
+        """Means for summary.json; if no episode has ended in this session, those of the last one."""
+        now = {
             "episode_return_mean": self.episodes.returns.mean,
-            "best_episode_return_mean": self.episodes.best_return_mean,
+            "episode_length_mean": self.episodes.lengths.mean,
             "true_objective_mean": self.true_objective.mean,
         }
+        return now if self.episodes.episodes else {name: self._earlier.means.get(name) for name in now}
+
+    def summary(self, env_steps: int) -> dict[str, float | None]:
+        """One policy's entry in summary.json. env_steps: how many it has been trained on."""
+        counts: dict[str, float | None] = {"env_steps": env_steps, "episodes": self.num_episodes}
+        means = {name: self.means[name] for name in ("episode_return_mean", "true_objective_mean")}
+        return counts | means | {"best_episode_return_mean": self.best_return_mean}
 
     def scalars(self) -> Row:
         """Scalars of episodes and updates."""
@@ -104,5 +140,5 @@ class PolicyStats:
         row |= window_scalars("train/episode_length", self.episodes.lengths)
         for name, window in self.extras.windows().items():
             row |= window_scalars(f"train/extra/{name}", window)
-        row["train/best_episode_return_mean"] = self.episodes.best_return_mean
+        row["train/best_episode_return_mean"] = self.best_return_mean
         return row | train_scalars(self.last) | self._times
