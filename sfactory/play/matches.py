@@ -19,6 +19,7 @@ from sfactory.actor.opponents import sides_of
 from sfactory.checkpoint.directory import CheckpointDir, Kind
 from sfactory.config.commands import MatchConfig, PolicyFlags
 from sfactory.config.flags import assigned, shown, values_of
+from sfactory.config.population_rules import agents_by_pattern
 from sfactory.config.saved_config import OF_ENV, checkpoint_folder
 from sfactory.env.lifecycle import close_env
 from sfactory.env.multi_agent import AgentsEnv
@@ -84,8 +85,14 @@ def play_matches(runs: Sequence[str], config: MatchConfig) -> str:
 
 
 def _warn_of_other_settings(contestants: Sequence[Contestant]) -> None:
-    """Say which runs were trained in an env with other settings than that of the first, in which all play."""
-    first, *others = {(each.wanted.train_dir, each.wanted.experiment): each for each in contestants}.values()
+    """Say which runs were trained in an env with other settings than that of the first, in which all play, or with
+    policies for some of the agents, which play all of a side here."""
+    runs = {(each.wanted.train_dir, each.wanted.experiment): each for each in contestants}
+    for each in runs.values():
+        if agents_by_pattern(mapping := each.saved.config.population.policy_mapping):
+            text = "%s was trained with %s: here each of its policies plays either side, also agents of other policies"
+            _log.warning(text, each.wanted.experiment, assigned("policy_mapping", mapping))
+    first, *others = runs.values()
     here = values_of(first.saved.config)
     for each in others:
         there = values_of(each.saved.config).items()

@@ -1,4 +1,4 @@
-"""Policies that meet play in one env; which runs were trained in another one is said."""
+"""Policies that meet play in one env; which runs were trained in another one, or with roles, is said."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ def test_runs_of_an_env_with_other_settings_are_named_once(
     save_run("one")
     save_run("same", learning_rate=0.5)
     save_run("other", env_frameskip=4, action_repeat=2)
+    save_run("named", num_policies=2, policy_mapping="red=0,blue=1")
 
+    assert match.main(["named", "named:0:latest", "same", "--trust_run_dir=True"]) == 2
+    trained = "named was trained with --policy_mapping=red=0,blue=1: here each of its policies plays either side"
+    assert sum(trained in message for message in caplog.messages) == 1
+    caplog.clear()
     assert match.main(["one", "same", "other", "other:0:latest", "--trust_run_dir=True"]) == 2  # a bandit has one agent
 
     said = [message for message in caplog.messages if "was trained with" in message]
