@@ -109,16 +109,16 @@ class EnvSpec:
     def masked_by(self, obs_layout: tuple[str, ...]) -> EnvSpec:
         """The same with the action masks that ``--obs_layout`` leaves and names.
 
-        Raises EnvError if it names one where agents have different spaces.
+        Raises EnvError if it names one that there is not, or where agents have different spaces.
         """
-        named = [path for path, layout in layouts_by_key(obs_layout).items() if layout == "mask"]
-        if self.kinds and named:
-            raise EnvError(
-                f"--obs_layout={named[0]}=mask: where agents have different spaces, the mask of a kind is known by its "
-                "name: call it action_mask in the env"
-            )
-
         obs = dict(self.obs)
+        named = [path for path, layout in layouts_by_key(obs_layout).items() if path and layout == "mask"]
+        if wrong := [path for path in named if path not in obs or self.kinds]:
+            raise EnvError(
+                f"--obs_layout={wrong[0]}=mask: write KEY=mask with one of the keys {', '.join(obs)}; a Dict or Tuple "
+                "of masks, and the mask of a kind where agents have different spaces, is known by its name: call it "
+                "action_mask in the env"
+            )
         for path, leaf in self.obs:
             if leaf.is_mask != is_mask(path, obs_layout):
                 obs[path] = dataclasses.replace(leaf, layout="flat" if leaf.is_mask else "mask")

@@ -28,6 +28,7 @@ class BadObservation(SFactoryError):
 
 
 NOT_FINITE = "holds NaN or infinity"
+TOO_LARGE = "holds numbers that are none of"
 OUT_OF_RANGE = "holds a choice that its space does not have"
 NO_LEGAL_ACTION = "allows no action"
 REWARD = "reward"
@@ -170,7 +171,11 @@ def value_flaw(leaf: Any, spec: TensorSpec) -> str:
     if limits := spec.limits:
         values = np.asarray(leaf)
         return "" if bool(((values >= limits[0]) & (values <= limits[1])).all()) else OUT_OF_RANGE
-    if np.dtype(spec.dtype).kind != "f":
+    kind = np.dtype(spec.dtype).kind
+    if kind in "iu":
+        values, ends = np.asarray(leaf), np.iinfo(spec.dtype)
+        return "" if bool(((values >= ends.min) & (values <= ends.max)).all()) else f"{TOO_LARGE} {spec.dtype}"
+    if kind != "f":
         return ""
     with np.errstate(over="ignore"):  # values too large for the dtype become infinite
         return "" if np.isfinite(np.asarray(leaf).astype(spec.dtype)).all() else NOT_FINITE

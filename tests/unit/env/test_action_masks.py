@@ -188,8 +188,14 @@ def test_wrappers_leave_a_mask_as_it_is_that_a_flag_names() -> None:
     assert obs["obs"].sum() == 1
 
 
+def test_a_tree_of_masks_has_no_other_name() -> None:
+    space, actions = spaces.Dict(legal=spaces.Tuple([spaces.MultiBinary(2)])), spaces.Tuple([spaces.Discrete(2)])
+    with pytest.raises(EnvError, match=r"--obs_layout=legal=mask: .* the keys legal/0; .*call it action_mask"):
+        EnvSpec.of_spaces(space, actions).masked_by(("legal=mask",))
+
+
 def test_a_mask_of_agents_of_different_spaces_has_no_other_name() -> None:
-    with pytest.raises(EnvError, match=r"--obs_layout=guide/legal=mask: where agents have .*call it action_mask"):
+    with pytest.raises(EnvError, match=r"--obs_layout=guide/legal=mask: .*where agents have .*call it action_mask"):
         examine(factory_of("tests.support.unequal_agents:Unequal", "guide/legal=mask"))
 
 

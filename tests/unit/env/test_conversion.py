@@ -13,8 +13,8 @@ import pytest
 from gymnasium.vector.utils import batch_space, iterate
 
 from sfactory.config.schema import ModelConfig
-from sfactory.env.conversion import BadObservation, BlockWriter, ObsWriter
-from sfactory.spec import EnvSpec
+from sfactory.env.conversion import BadObservation, BlockWriter, ObsWriter, value_flaw
+from sfactory.spec import EnvSpec, TensorSpec
 
 N = 3
 INT32: Any = np.int32  # which MultiDiscrete takes, though its annotations do not say so
@@ -146,6 +146,14 @@ def test_in_a_batch_a_number_that_is_not_finite_is_a_flaw_of_its_own_env() -> No
     flaws = block_writer_of(space).flaws(batch, N)
 
     assert {env: (flaw.key, flaw.text) for env, flaw in flaws.items()} == {1: ("1", "holds NaN or infinity")}
+
+
+def test_a_number_that_the_dtype_does_not_hold_is_a_flaw() -> None:
+    spec = TensorSpec((2,), "int8")
+
+    assert not value_flaw(np.array([-128, 127]), spec)
+    assert value_flaw(np.array([0, 300]), spec) == "holds numbers that are none of int8"
+    assert value_flaw([0, 2**40], TensorSpec((2,), "int32")).endswith("none of int32")
 
 
 def test_a_choice_out_of_range_is_a_flaw() -> None:
