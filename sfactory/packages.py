@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import shlex
 import shutil
@@ -58,12 +59,17 @@ def _installed_version(package: str) -> str:
         return ""
 
 
-def _requirements_of(extra: str) -> list[Requirement]:
-    """What sfactory needs with ``extra`` and not without it."""
+@functools.cache  # otherwise they would take half the time of reading a command line
+def _requirement(line: str) -> Requirement:
     from packaging.requirements import Requirement  # help needs none of it
 
+    return Requirement(line)
+
+
+def _requirements_of(extra: str) -> list[Requirement]:
+    """What sfactory needs with ``extra`` and not without it."""
     try:
-        needed = [Requirement(line) for line in metadata.requires("sfactory") or []]
+        needed = [_requirement(line) for line in metadata.requires("sfactory") or []]
     except metadata.PackageNotFoundError:
         return []
     without, with_it = {"extra": ""}, {"extra": extra}

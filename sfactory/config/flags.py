@@ -237,11 +237,13 @@ def _no_constant(word: str) -> object:
     raise ValueError(f"{word} is not JSON")
 
 
+@functools.cache
 def _is_mapping(kind: object) -> bool:
     origin = get_origin(kind)
     return isinstance(origin, type) and issubclass(origin, Mapping)
 
 
+@functools.cache
 def _without_none(kind: object) -> object | None:
     """T of ``T | None``; None where ``kind`` is not of that form."""
     if get_origin(kind) not in (Union, types.UnionType):

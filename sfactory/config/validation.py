@@ -96,14 +96,14 @@ def value_problem(flag: Flag, value: object) -> str | None:
 
 
 def _number_problem(info: FlagInfo, number: int | float) -> str | None:
-    accepted = info.range_text()
     if isinstance(number, float) and not math.isfinite(number):
-        return f"must be a finite number{', ' + accepted if accepted else ''}"
+        return ", ".join(filter(None, ("must be a finite number", info.range_text())))
     broken = info.broken_bound(number)
     if broken is None and isinstance(number, int) and number > _LARGEST_INT:
         broken = "at most 2^63 - 1"
     if broken is None:
         return None
+    accepted = info.range_text()
     return f"must be {broken}" + (f" (accepted: {accepted})" if " and " in accepted else "")
 
 
