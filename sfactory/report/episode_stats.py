@@ -145,8 +145,11 @@ class Throughput:
             self.peak = max(self.rate(self.PEAK_WINDOW_S) or 0.0, self.peak or 0.0)
 
     def rate(self, window_s: float) -> float | None:
-        """Counts per second over the last ``window_s`` seconds (at most 300), or since the first sample if later."""
-        if not self._samples:
+        """Counts per second over the last ``window_s`` seconds (at most 300), or since the first sample if later.
+
+        None until the count has risen: the first sample comes after the first counts.
+        """
+        if self._risen is None:
             return None
         start_s = self._samples[-1][0] - window_s
         older = [sample for sample in self._samples if sample[0] <= start_s]

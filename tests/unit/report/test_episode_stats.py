@@ -67,6 +67,7 @@ def test_each_extra_statistic_has_its_own_window_and_names_are_limited() -> None
     [
         ([], None, None),
         ([(1.0, 5)], None, None),
+        ([(1.0, 5), (3.0, 5)], None, None),  # what it was before is not known
         ([(50.0, 1_000_000), (52.0, 1_000_400)], 200.0, 200.0),
         ([(0.0, 0), (10.0, 1000), (20.0, 1000)], 0.0, 100.0),  # a stall
         ([(0.0, 10), (5.0, 10), (10.0, 1010), (20.0, 1010)], 0.0, 100.0),  # a pause before the last increase counts
