@@ -184,6 +184,9 @@ def _find_top_module(name: str) -> importlib.machinery.ModuleSpec | None:
         return None
 
 
+_LEAST_NAME = 4  # letters of an id that suggest others
+
+
 def _gymnasium_id_problem(name: str) -> str | None:
     # Imported late: it takes half a second, which a command line with module:function can save.
     from gymnasium import error
@@ -192,7 +195,11 @@ def _gymnasium_id_problem(name: str) -> str | None:
     if name in registry:
         return None
     suggestible = [*registry, *GYMNASIUM_IDS, *suggested_names()]
-    near = did_you_mean(name, suggestible)
+    near, typed = did_you_mean(name, suggestible), re.sub(r"-v\d+$", "", name).casefold()
+    # The nearest to Pong-v5 is Ant-v5, as both end so.
+    has_it = [each for each in suggestible if typed in each.casefold()]
+    if has_it and len(typed) >= _LEAST_NAME and typed not in near.casefold():
+        near = did_you_mean(typed, has_it)
     unknown = f"no environment of this name is registered{near}"
     try:
         namespace, bare, version = parse_env_id(name)
