@@ -70,8 +70,7 @@ class AuxiliaryTask:
 class Exploration(AuxiliaryTask):
     """The bonus of random network distillation, see ``Rnd``: intrinsic returns of datasets, and the loss.
 
-    _sums: [3] float64 on the device - of rewards and returns over fresh steps since the last ``clear``, and the steps'
-    number.
+    _sums: [3] float64 on the device - of rewards and returns over the fresh steps since ``clear``, and their number.
     """
 
     def __init__(self, module: Rnd, seed: int, policy: int) -> None:
