@@ -112,6 +112,19 @@ class GradientStep:
         """Of each weight, whether it gets gradients now."""
         return tuple(parameter.requires_grad for parameter in self._parameters)
 
+    def moments(self) -> list[Tensor]:
+        """All that a step changes beside weights, in place; before the first one the moments are not there yet."""
+        critic = [] if self.value_optimizer is None else self.value_optimizer.moments()
+        scale = [] if self._scale is None else self._scale.state().values()
+        return [*self.optimizer.moments(), *critic, *scale]
+
+    def forget(self) -> None:
+        """Be as before the first step, but for the loss scale."""
+        self.replaced += 1
+        self.optimizer.forget()
+        if self.value_optimizer is not None:
+            self.value_optimizer.forget()
+
     def adopt(self, config: OptimConfig) -> None:
         """Continue under the hyperparameters of ``config``, with the same moments."""
         self.replaced += 1

@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -67,12 +67,13 @@ class Publisher:
         interval: int,
         *unpublished: FlatState,
         waits: bool = False,
+        confirm: Callable[[], None] = ALONE.confirm,
     ) -> None:
         """weights: None where ``copy`` is read, in this process. unpublished: weights that are trained but not acted
-        with; they have to be finite, too."""
+        with; they have to be finite, too. confirm: of WholeState."""
         self.copy = torch.empty_like(flat.block if weights is None else flat.block[:0])
         self._flat, self._weights, self._interval, self._trained = flat, weights, interval, (flat, *unpublished)
-        self._waits = waits
+        self._waits, self._confirm = waits, confirm
         self.version = self.publications = 0
         self.timings = Timings()
 
@@ -117,6 +118,7 @@ class Publisher:
 
     def _require_finite(self, sums: HostCopies, train_step: int) -> None:
         totals = sums.wait()[0].tolist()
+        self._confirm()
         if not all(flat.is_finite(total) for flat, total in zip(self._trained, totals, strict=True)):
             raise DivergedError(
                 f"weights are not finite after update {train_step}; they were not published or saved; lower "
@@ -150,8 +152,10 @@ class Learner:
         unpublished = [] if auxiliary is None else [FlatState(auxiliary.to(self._device))]
         flat = FlatState(model)
         weights = None if setup.layout.resident else setup.weights
-        waits = setup.layout.slots_until_trained
-        self.publisher = Publisher(flat, weights, config.learner.publish_interval, *unpublished, waits=waits)
+        waits, interval = setup.layout.slots_until_trained, config.learner.publish_interval
+        self.publisher = Publisher(
+            flat, weights, interval, *unpublished, waits=waits, confirm=lambda: self.trainer.whole.confirm()
+        )
         graphs = config.model.cuda_graphs and self._device.type == "cuda" and setup.trains
         averaging = None
         if ranks.world > 1 and config.learner.sync_every > 1:
@@ -184,8 +188,7 @@ class Learner:
         self.finished = False
         self.failure: BaseException | None = None
         self._hooks = Hooks.of(setup.after_train_step)
-        self._lags = Lags()
-        self._stats_due = Every(_STATS_EVERY_S)
+        self._lags, self._stats_due = Lags(), Every(_STATS_EVERY_S)
         self._lock = threading.Lock()
         self._open_datasets = 0
 
@@ -323,6 +326,7 @@ class Learner:
             # Whatever another rank does, updates of this one are whole.
             if self.failure is not None and not isinstance(self.failure, RankLost):
                 raise self.failure
+            self.failure = self.trainer.whole.settle() or self.failure
             self.report()
             self._write_row()
             if save:

@@ -141,6 +141,16 @@ class RefusableOptimizer:
                 with _restoring(optimizer, taken):
                     optimizer.step()
 
+    def moments(self) -> list[Tensor]:
+        """All that a step changes beside weights; none before the first one."""
+        states = [state for optimizer in self._optimizers for state in optimizer.state.values()]
+        return [value for state in states for value in state.values() if isinstance(value, Tensor)]
+
+    def forget(self) -> None:
+        """Be as before the first step."""
+        for optimizer in self._optimizers:
+            optimizer.state.clear()
+
     def state_dict(self) -> dict[str, Any]:
         """As torch's, with ``name``, and with ``rest``: the state of Muon's second optimizer."""
         first, *rest = [optimizer.state_dict() for optimizer in self._optimizers]

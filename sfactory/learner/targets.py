@@ -59,6 +59,11 @@ class TargetNetwork:
         self._since = torch.zeros((), dtype=torch.int64, device=device)
         self.moves = torch.zeros((), dtype=torch.int64, device=device)
 
+    @property
+    def counters(self) -> tuple[Tensor, Tensor]:
+        """What changes beside the model."""
+        return self._since, self.moves
+
     def copy(self) -> None:
         """Become the same as the source; the next move is due ``interval`` updates from now."""
         self.model.load_state_dict(self._source.state_dict())

@@ -41,6 +41,7 @@ from sfactory.model.cpc import CpcAction
 from sfactory.model.parts import Freezer
 from sfactory.model.rnd import Rnd
 from sfactory.ranks.ranks import ALONE, Ranks
+from sfactory.ranks.sums import WholeState
 from sfactory.seeds import Branch, seed_at
 from sfactory.system.cuda_graphs import Recorder
 from sfactory.system.gpu import HostCopies
@@ -92,6 +93,7 @@ class Trainer:
             self._recorded = RecordedUpdates(self._compute, recorder, model.value_head.linear.weight.device)
         self.averaging = averaging
         self._ranks, self._sums = ranks, list[Tensor]()  # of the updates of a pass, with several ranks
+        self.whole = WholeState(ranks, lambda: _changing(self), self.updater.forget)
         self._oldest: int | None = None  # steps of older policy versions are masked
 
     def adopt(self, algo: AlgoConfig, optim: OptimConfig, learner: LearnerConfig, env_steps: int) -> None:
@@ -151,6 +153,7 @@ class Trainer:
     def open(self, batch: Batch) -> Dataset:
         """Prepare a dataset before any pass. Uses no random numbers."""
         first = not self.train_step
+        self.whole.keep_first()
         if first:
             # Without any statistics the first weights would be made for inputs of another size.
             self._observe(batch)
@@ -193,6 +196,7 @@ class Trainer:
                 rows.append(self._update(selection, first))
             before_waiting(len(rows))
             done = on_host(self._over_all_ranks(rows))
+            self.whole.keep()
             dataset.means.add(done)
             self.stats.add(done)
         except (DivergedError, RuntimeError) as error:
@@ -221,6 +225,7 @@ class Trainer:
             size = self.learner.microbatch_size or self.learner.batch_size
             divergence = self.loss.divergence(Minibatch(self.aged(dataset.batch), dataset.targets), size)
             kl = HostCopies(divergence).wait()[0].item()
+            self.whole.confirm()
             if not math.isnan(kl):
                 self.coefficients.after_dataset(kl)
         if not dataset.observed:
@@ -258,7 +263,9 @@ class Trainer:
             minibatch = minibatch or selection.minibatch()
             row = with_divergence(row, self.loss.divergence(minibatch, self.learner.microbatch_size))
             if coefficients.adapts_at_once:
-                for kl in divergences_of(on_host([row])):
+                divergences = divergences_of(on_host([row]))
+                self.whole.confirm()
+                for kl in divergences:
                     coefficients.after_update(kl)
         return row
 
@@ -288,3 +295,11 @@ class Trainer:
         if self._ranks.world > 1:
             self._sums.append(sums.about_zero())
         return row_of(batch, statistics_of(sums), applied)
+
+
+def _changing(trainer: Trainer) -> list[Tensor]:
+    """All tensors that updates change, and checkpoints hold."""
+    target, auxiliary = trainer.target, trainer.auxiliary
+    modules = [trainer.model, *([] if target is None else [target.model]), *([] if auxiliary is None else [auxiliary])]
+    tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+    return [*tensors, *([] if target is None else target.counters), *trainer.updater.moments()]

@@ -2,7 +2,7 @@
 
 The store is torchrun's (its agent on the first machine keeps it), so it outlives every rank. Ranks wait for one another
 at the store, where a wait can be ended and says who is missing; sums over ranks begin only once all have come, and so
-fail only if a rank dies, hangs or is cut off within a dataset.
+fail only if a rank dies, hangs or is cut off within a dataset. Sums on GPUs: see NOTE [Sums on a GPU].
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import os
 import re
 import socket
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import wait
 from datetime import timedelta
 from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
 from sfactory.clock import BLOCK_S, Deadline, looks, now
@@ -25,8 +27,9 @@ from sfactory.errors import RankLost, first_line
 from sfactory.ranks.place import START_S, Place
 from sfactory.ranks.ranks import SeveralRanks
 from sfactory.ranks.store import CALL, AnsweringStore, enter
-
-_SILENT_S = 3.5  # after a sum has failed: who gives no sign of life for so long is named
+from sfactory.ranks.sums import SILENT_S, SumWatch
+from sfactory.system.background import in_background
+from sfactory.system.gpu import use_device
 
 
 class DistributedRanks(SeveralRanks):
@@ -40,8 +43,10 @@ class DistributedRanks(SeveralRanks):
         self._signs: dict[int, tuple[bytes, float]] = {}  # the last sign of each rank, and when it was new
         if place.local_world == place.world:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the name of a machine may lead elsewhere, or nowhere
-        # A sum that hangs has to raise in this process, which saves then, and not end it.
+        # Otherwise torch watches sums, too, and ends this process, which has to save, where one hangs.
         os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
+        self.sums_are_late = device.type == "cuda"
+        self._watch = SumWatch(timeout_s, self._blame, _abort, give_up)
         try:
             start = timedelta(seconds=START_S)
             store, _, _ = next(iter(rendezvous("env://", place.rank, place.world, timeout=start)))
@@ -63,6 +68,8 @@ class DistributedRanks(SeveralRanks):
             timeout = timedelta(seconds=timeout_s)
             connect = partial(dist.init_process_group, backend, rank=self.rank, world_size=self.world, timeout=timeout)
             self._answering.ask(lambda store: connect(store=store))
+            if self.sums_are_late:
+                self._connect_gpus(device, timeout_s, give_up)
 
     def meet(self, word: str, give_up: Callable[[], bool]) -> list[str]:
         """See Ranks."""
@@ -79,6 +86,14 @@ class DistributedRanks(SeveralRanks):
     def is_called(self) -> bool:
         """See Ranks."""
         return self._answering.is_called
+
+    def confirm(self) -> None:
+        """See Ranks."""
+        self._watch.confirm()
+
+    def settle(self) -> None:
+        """See Ranks."""
+        self._watch.settle()
 
     def broadcast(self, content: bytes) -> bytes:
         """See Ranks."""
@@ -113,8 +128,26 @@ class DistributedRanks(SeveralRanks):
     def _sum(self, what: str, tensor: Tensor) -> Tensor:
         tensor = tensor.contiguous()
         with self._naming(f"to add up {what}"):
+            self._watch.confirm()
             dist.all_reduce(tensor)
+            if self.sums_are_late:
+                self._watch.follow()
         return tensor
+
+    def _connect_gpus(self, device: torch.device, timeout_s: float, give_up: Callable[[], bool]) -> None:
+        """NCCL connects with the first sum, and bounds no part of that. Raises RuntimeError."""
+
+        def add_up() -> None:
+            use_device(device)
+            dist.all_reduce(torch.zeros(1, device=device))
+            torch.cuda.synchronize(device)
+
+        first, deadline = in_background("connect", add_up), Deadline(timeout_s)
+        while not wait([first], BLOCK_S).done:
+            if deadline.passed or give_up():
+                raise RuntimeError(f"NCCL has not connected within {timeout_s - deadline.left:.0f} s")
+        first.result()
+        self._watch.begin(device)
 
     def _have_come(self, keys: list[str]) -> bool:
         """Whether all ranks have, within BLOCK_S. The store's own wait would log each of its timeouts."""
@@ -154,22 +187,38 @@ class DistributedRanks(SeveralRanks):
         try:
             yield
         except RuntimeError as error:
-            try:
-                guilty = self._answering.ask(lambda store: self._guilty())
-            except RuntimeError:
-                guilty = "the store of torchrun does not answer: its first machine is dead, stopped or cut off"
+            guilty = self._answer(lambda store: self._guilty())
             raise RankLost(f"{guilty}; rank {self.rank} waited {aim}: {_first_line(error)}") from error
 
     def _guilty(self) -> str:
         """Which ranks have failed or are silent, as far as the store says."""
-        others, patience = [rank for rank in range(self.world) if rank != self.rank], Deadline(_SILENT_S + BLOCK_S)
+        patience = Deadline(SILENT_S + BLOCK_S)
         for _ in looks(lambda: patience.passed, BLOCK_S):
-            if failures := self._failures():
-                return failures
-            silent = [rank for rank in others if self._silence(rank) > _SILENT_S]
-            if silent:
-                return f"{self._names(silent)} gives no sign of life: dead, stopped or cut off"
+            if blamed := self._blamed(SILENT_S):
+                return blamed
         return "a rank was lost, although all give signs of life"
+
+    def _blame(self, silent_s: float) -> str:
+        return self._answer(lambda store: self._blamed(silent_s))
+
+    def _blamed(self, silent_s: float) -> str:
+        """Names the ranks that have failed, or been silent for so many seconds, as far as the store says."""
+        if failures := self._failures():
+            return failures
+        silent = [rank for rank in range(self.world) if rank != self.rank and self._silence(rank) > silent_s]
+        return f"{self._names(silent)} gives no sign of life: dead, stopped or cut off" if silent else ""
+
+    def _answer(self, question: Callable[[Store], str]) -> str:
+        try:
+            return self._answering.ask(question)
+        except RuntimeError:
+            return "the store of torchrun does not answer: its first machine is dead, stopped or cut off"
+
+
+def _abort() -> None:
+    """Have the GPU leave all sums."""
+    with contextlib.suppress(RuntimeError):
+        dist.distributed_c10d._get_default_group()._get_backend(torch.device("cuda")).abort()
 
 
 def _first_line(error: BaseException) -> str:

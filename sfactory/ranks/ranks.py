@@ -24,6 +24,7 @@ class Ranks:
 
     rank = 0
     world = 1
+    sums_are_late = False  # they take place on a GPU, and no host waits for them: see NOTE [Sums on a GPU]
 
     def sum_of(self, what: str) -> Sum | None:
         """The sum over all ranks, which call it in the same order; ``what``: names it in errors. None if alone."""
@@ -43,6 +44,12 @@ class Ranks:
     def is_called(self) -> bool:
         """Whether a rank has called, as seen a second ago or so."""
         return False
+
+    def confirm(self) -> None:
+        """Raise RankLost if a sum was cut off. Call it once the device has computed what is to be used."""
+
+    def settle(self) -> None:
+        """Wait until no sum is under way. Raises RankLost."""
 
     def broadcast(self, content: bytes) -> bytes:
         """The ``content`` of rank 0. Raises RankLost."""

@@ -44,7 +44,8 @@ class HostCopies:
     def wait(self) -> list[Tensor]:
         """The copies, once they are made. Until then this thread sleeps: by itself torch would keep its core busy.
 
-        What bounds the wait of a policy worker, and that of a learner after a stop, is main: see NOTE [Hangs].
+        What bounds the wait of a policy worker, and that of a learner after a stop, is main: see NOTE [Hangs]. That for
+        other ranks ends by itself: see NOTE [Sums on a GPU].
         """
         if self._made is not None:
             self._made.synchronize()

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts.proc import marked
 from sfactory.errors import ExitCode
 from tests.support.hooks import FOLDER
-from tests.support.trainer import CLEAN_S, ENDLESS, RunTrainer, TrainerRun, assert_resumes, within
+from tests.support.trainer import CLEAN_S, ENDLESS, RunTrainer, assert_resumes, process_of_rank, within
 
 SUMS = "tests.support.hooks:write_checksum"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python")
@@ -41,15 +40,6 @@ def sums(folder: Path, rank: int) -> dict[str, str]:
     return dict(line.split() for line in path.read_text().splitlines()) if path.exists() else {}
 
 
-def process_of(run: TrainerRun, rank: int, name: str = "sf-learner-0") -> int:
-    """Process id of a rank's process."""
-
-    def is_of(pid: int) -> bool:
-        return f"RANK={rank}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-
-    return next(pid for pid, found in marked(run.mark).items() if found == name and is_of(pid))
-
-
 def assert_equal_weights(folder: Path) -> int:
     """The ranks had the same weights after every update; returns how many there were."""
     first, second = sums(folder, 0), sums(folder, 1)
@@ -65,7 +55,7 @@ def test_ranks_have_equal_weights_and_end_by_name_with_one_that_is_killed(
     run = run_trainer(**BY_FLAG, train_for_env_steps=ENDLESS)
     run.wait_until(lambda: len(sums(tmp_path, 1)) > 5 and run.saved_env_steps() > 0, within(60.0))
 
-    os.kill(pid := process_of(run, 1), signal.SIGKILL)
+    os.kill(pid := process_of_rank(run, 1), signal.SIGKILL)
 
     run.assert_ended(ExitCode.LEARNER, END_S)
     assert f"rank 1 (process {pid} on " in run.last_stderr_line
@@ -95,7 +85,7 @@ def test_a_process_that_is_stopped_or_killed_ends_all_ranks(
     run = run_trainer(**flags, train_for_env_steps=ENDLESS)
     run.wait_until_training()
 
-    os.kill(pid := process_of(run, rank, name), number)
+    os.kill(pid := process_of_rank(run, rank, name), number)
 
     run.assert_ended(ExitCode.LEARNER, END_S)
     assert "rank 1 (process" in run.stderr or not rank
@@ -144,7 +134,7 @@ def test_torchrun_restarts_all_ranks_from_the_checkpoint(run_trainer: RunTrainer
     run = run_trainer(again, **{**RANKS, "after_train_step": None}, train_for_env_steps=ENDLESS)
     run.wait_until_training()
 
-    os.kill(process_of(run, 1, "sf-main"), signal.SIGKILL)
+    os.kill(process_of_rank(run, 1, "sf-main"), signal.SIGKILL)
 
     run.wait_until(r"resumed at \d+ env steps", END_S)
     run.saves_again()

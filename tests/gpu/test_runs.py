@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 
 from sfactory.errors import ExitCode
 from tests.support.processes import eventually
-from tests.support.trainer import CLEAN_S, ENDLESS, REAL, RunTrainer, TrainerRun
+from tests.support.trainer import CLEAN_S, ENDLESS, REAL, RunTrainer, TrainerRun, process_of_rank, within
 
 GIB = 2**30
 RESTARTED = "from the checkpoint at"
@@ -99,6 +101,24 @@ def test_batch_that_is_too_large_for_the_gpu_ends_the_run_with_advice(
     del ballast
     torch.cuda.empty_cache()
     assert_free_again(device, free, run)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_ranks_on_gpus_end_by_name_with_one_that_is_lost_and_save(
+    number: int, run_trainer: RunTrainer, gpu: str, device: torch.device
+) -> None:
+    if device.type == "cuda" and torch.cuda.device_count() < 2:
+        pytest.skip("it takes two GPUs: NCCL has one rank on each")
+    devices = "0,1" if gpu == "gpu" else "cpu,cpu"
+    flags = {"device": None, "learner_devices": devices, "num_workers": 1, "rank_timeout_sec": 10}
+    run = run_trainer(REAL, **flags, train_for_env_steps=ENDLESS)
+    run.wait_until_training()
+
+    os.kill(pid := process_of_rank(run, 1, "sf-learner-0"), number)
+
+    run.assert_ended(ExitCode.LEARNER, within(60.0))
+    assert f"rank 1 (process {pid} on " in run.last_stderr_line
+    assert run.saved_env_steps() == run.result()["env_steps"]
 
 
 def assert_free_again(device: torch.device, free: int, run: TrainerRun) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.config.schema import OptimConfig
+from sfactory.errors import RankLost
 from sfactory.learner.checkpointing import Progress, payload_of, restore, take_over
 from sfactory.learner.recorded_updates import RecordedUpdates
 from sfactory.learner.train_stats import on_host
@@ -189,26 +191,65 @@ def test_a_compiled_loss_learns_what_the_plain_one_learns(
         assert_learned_alike(compiled, plain)
 
 
-def test_sums_of_ranks_are_taken_on_the_device(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+@contextlib.contextmanager
+def alone(device: torch.device, monkeypatch: pytest.MonkeyPatch, timeout_s: float) -> Iterator[DistributedRanks]:
+    """One GPU takes one rank. It adds up what it has by the same library and code as several."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(port))
-    case = Case("", model={"normalize_input": True, "normalize_returns": True})
-    # One GPU takes one rank. It adds up what it has by the same library and code as several.
-    ranks = DistributedRanks(Place(0, 1, 0, 1), device, 30.0, lambda: False)
+    ranks = DistributedRanks(Place(0, 1, 0, 1), device, timeout_s, lambda: False)
     try:
         assert ranks.meet("word", lambda: False) == ["word"]
         assert ranks.broadcast(b"weights") == b"weights"
-        ranks.world = 2  # which has a learner collect what it adds up; it adds up its own alone
-        with_sums, alone = learner_of(case, device, ranks=ranks), learner_of(case, device)
-        for trainer in (with_sums, alone):
-            train(trainer, device, case, 1, 2, 3)
+        yield ranks
     finally:
         torch.distributed.destroy_process_group()
 
-    torch.testing.assert_close(weights_of(with_sums), weights_of(alone), rtol=1e-5, atol=1e-5)
+
+def test_sums_of_ranks_are_taken_on_the_device(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case("", model={"normalize_input": True, "normalize_returns": True})
+    with alone(device, monkeypatch, timeout_s=30.0) as ranks:
+        ranks.world = 2  # which has a learner collect what it adds up; it adds up its own alone
+        with_sums, lone = learner_of(case, device, ranks=ranks), learner_of(case, device)
+        for trainer in (with_sums, lone):
+            train(trainer, device, case, 1, 2, 3)
+        assert with_sums.whole.settle() is None
+
+    torch.testing.assert_close(weights_of(with_sums), weights_of(lone), rtol=1e-5, atol=1e-5)
+
+
+def keep_busy(device: torch.device, seconds: float) -> None:
+    """Have the present stream compute nothing for about ``seconds``; returns at once."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    begin.record()
+    torch.cuda._sleep(10**8)
+    end.record()
+    end.synchronize()
+    torch.cuda._sleep(int(10**8 * 1000.0 * seconds / begin.elapsed_time(end)))
+
+
+def test_a_sum_that_does_not_end_is_cut_off_and_what_was_learned_before_is_there_again(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if device.type != "cuda":
+        pytest.skip("on a CPU a sum itself raises")
+    with alone(device, monkeypatch, timeout_s=3.0) as ranks:
+        trainer, case = learner_of(Case("", model={"normalize_input": True}), device, ranks=ranks), Case("")
+        train(trainer, device, case, 1, 2)
+        assert trainer.whole.settle() is None
+        before = copy.deepcopy(learned_in(payload_of(trainer, Progress(best_metric="reward"))))
+        keep_busy(device, 5.0)
+
+        with pytest.raises(RankLost, match="rank_timeout_sec"):
+            train(trainer, device, case, 3)
+        loss = trainer.whole.settle()
+
+        assert loss is not None
+        assert_same(learned_in(payload_of(trainer, Progress(best_metric="reward"))), before)
+        with pytest.raises(RankLost, match="rank_timeout_sec"):
+            train(trainer, device, case, 4)
 
 
 def test_a_network_that_waits_for_the_device_is_trained_kernel_by_kernel(

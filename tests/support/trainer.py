@@ -256,6 +256,15 @@ class RunTrainer(Protocol):
     def __call__(self, under: Sequence[str] = (), /, **flags: object) -> TrainerRun: ...
 
 
+def process_of_rank(run: TrainerRun, rank: int, name: str = "sf-learner-0") -> int:
+    """Process id of a rank's process."""
+
+    def is_of(pid: int) -> bool:
+        return f"RANK={rank}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+
+    return next(pid for pid, found in marked(run.mark).items() if found == name and is_of(pid))
+
+
 def assert_resumes(stopped: TrainerRun, run_trainer: RunTrainer) -> None:
     """Run the same command with a higher limit: it says at which step it resumes, and counts on from there."""
     assert stopped.payload()
