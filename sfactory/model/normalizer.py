@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -54,11 +55,16 @@ class RunningNormalizer(nn.Module):
         self._shape = tuple(shape)
         self.clip = clip
         self._row_size = math.prod(self._shape)
+        self._has_counted = False  # as far as the host knows
         self.register_buffer("mean", torch.zeros(self._shape, dtype=torch.float64))
         self.register_buffer("var", torch.ones(self._shape, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
         self.register_buffer("scale", torch.full(self._shape, (1.0 + EPS) ** -0.5))
         self.register_buffer("shift", torch.zeros(self._shape, dtype=torch.float32))
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._has_counted = False
+        super()._load_from_state_dict(*args, **kwargs)
 
     def forward(self, x: Tensor) -> Tensor:
         """Clipped (x - mean) / sqrt(var + 1e-5) in a new float32 tensor. x: [..., *shape] any numeric dtype; NaN stays.
@@ -93,8 +99,10 @@ class RunningNormalizer(nn.Module):
             x = x.to(torch.uint8)  # torch subtracts no bools
         x, valid = x.reshape(-1, self._row_size), valid.reshape(-1)
         center, new = self._center(x, valid), valid.sum()
-        if add_up is not None and not self.count:
-            center = self._mean_of_centers(center, valid, add_up)
+        if add_up is not None and not self._has_counted:
+            self._has_counted = bool(self.count)  # waits for a GPU
+            if not self._has_counted:
+                center = self._mean_of_centers(center, valid, add_up)
         total, squares = self._sums_about(center, x, valid)
         if add_up is not None:
             sums = add_up(torch.cat((total, squares, new.double().reshape(1))))

@@ -222,7 +222,7 @@ def test_sums_of_ranks_are_taken_on_the_device(device: torch.device, monkeypatch
 
 def keep_busy(device: torch.device, seconds: float) -> None:
     """Have the present stream compute nothing for about ``seconds``; returns at once."""
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     torch.cuda._sleep(10**8)
     end.record()

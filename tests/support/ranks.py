@@ -9,10 +9,12 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from sfactory.errors import RankLost
 from sfactory.ranks.ranks import SeveralRanks, Sum
 
 T = TypeVar("T")
 _WAIT_S = 30.0
+LOST = "rank 1 gives no sign of life"
 
 
 class Parted(AssertionError):
@@ -112,3 +114,32 @@ def as_threads(world: int, work: Callable[[ThreadRanks], T], left_out: Collectio
     for failure in sorted(failures, key=lambda failure: isinstance(failure, Parted)):
         raise failure
     return [results[rank] for rank in range(world)]
+
+
+class LateSums(SeveralRanks):
+    """Two ranks on GPUs, as far as rank 0 sees it. Sum number ``lost_at`` is cut off: it gives other numbers."""
+
+    sums_are_late = True
+
+    def __init__(self, lost_at: int = 10**9) -> None:
+        super().__init__(0, 2)
+        self.count, self.lost_at = 0, lost_at
+
+    def meet(self, word: str, give_up: Callable[[], bool]) -> list[str]:
+        """See Ranks."""
+        return [word, word]
+
+    def broadcast(self, content: bytes) -> bytes:
+        """See Ranks."""
+        return content
+
+    def confirm(self) -> None:
+        """See Ranks."""
+        if self.count > self.lost_at:
+            raise RankLost(LOST)
+
+    settle = confirm
+
+    def _sum(self, what: str, tensor: Tensor) -> Tensor:
+        self.count += 1
+        return torch.full_like(tensor, 7.0) if self.count > self.lost_at else 2 * tensor

@@ -18,6 +18,7 @@ from tests.support.acting import NATURE, Published
 from tests.support.gpu import made_up_batch
 from tests.support.lone_learner import LoneLearner
 from tests.support.parts import CPU
+from tests.support.ranks import LateSums
 from tests.support.simulated_gpu import SimulatedGpu
 from tests.support.updates import CASES, RESULTS, RNN, Case, learner_of, weights_of
 
@@ -127,3 +128,18 @@ def test_convolutions_read_channels_last_and_are_timed_unless_determinism_is_ask
 
     assert len(rearranged) == 6
     assert not any(rearranged)
+
+
+def test_several_ranks_wait_for_results_alone_once_they_have_counted(gpu: SimulatedGpu, device: torch.device) -> None:
+    use_device(device)
+    case = Case("", model={"normalize_input": True, "normalize_returns": True})
+    trainer = learner_of(case, device, ranks=LateSums())
+    batch = made_up_batch(trainer.model.spec, 0).map(lambda tensor: tensor.to(device))
+    for _ in range(2):  # in the second one the host sees that rows were counted in the first
+        trainer.train(batch)
+    gpu.clear()
+
+    for _ in range(2):
+        trainer.train(batch)
+
+    assert gpu.waits_by_function() == {RESULTS: 2}

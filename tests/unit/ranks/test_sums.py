@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from sfactory.errors import RankLost
 from sfactory.learner.checkpointing import payload_of
 from sfactory.learner.minibatches import Dataset
-from sfactory.ranks.ranks import SeveralRanks
 from sfactory.ranks.sums import SumWatch
 from tests.support.equality import assert_same
 from tests.support.lone_learner import LoneLearner
+from tests.support.ranks import LOST, LateSums
 
-TIMEOUT_S, SILENT = 60.0, "rank 1 gives no sign of life"
+TIMEOUT_S = 60.0
 
 
 class Events:
@@ -54,7 +53,7 @@ class Watched(SumWatch):
         self.aborts = 0
 
     def blamed(self, silent_s: float) -> str:
-        return SILENT if self.silent_s is not None and self.silent_s > silent_s else ""
+        return LOST if self.silent_s is not None and self.silent_s > silent_s else ""
 
     def cut_off(self) -> None:
         self.aborts += 1
@@ -83,10 +82,10 @@ def test_sums_that_end_are_never_cut_off_and_their_events_are_used_again(events:
         (None, False, 59.0, ""),
         (None, False, 61.0, "a rank was lost, although all give signs of life; a sum had not ended after 61 s"),
         (10.0, False, 59.0, ""),
-        (10.0, False, 61.0, SILENT),
-        (61.0, False, 5.0, SILENT),  # the rank died before this sum began
+        (10.0, False, 61.0, LOST),
+        (61.0, False, 5.0, LOST),  # the rank died before this sum began
         (3.0, True, 5.0, ""),
-        (4.0, True, 5.0, SILENT),  # main allows 8 s to save
+        (4.0, True, 5.0, LOST),  # main allows 8 s to save
         (4.0, True, 0.2, ""),
     ],
 )
@@ -111,41 +110,12 @@ def test_a_sum_that_does_not_end_is_cut_off_and_the_rank_that_is_missing_is_name
 def test_a_process_ends_where_the_gpu_does_not_leave_a_sum(events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[int] = []
     monkeypatch.setattr("sfactory.ranks.sums.os._exit", ended.append)
-    watch = SumWatch(0.5, lambda silent_s: SILENT, lambda: None, lambda: False)
+    watch = SumWatch(0.5, lambda silent_s: LOST, lambda: None, lambda: False)
     watch.follow()
 
     watch.look(1.0)
 
     assert ended == [70]
-
-
-class LateSums(SeveralRanks):
-    """Two ranks on GPUs, as far as rank 0 sees it. Sum number ``lost_at`` is cut off: it gives other numbers."""
-
-    sums_are_late = True
-
-    def __init__(self, lost_at: int) -> None:
-        super().__init__(0, 2)
-        self.count, self.lost_at = 0, lost_at
-
-    def meet(self, word: str, give_up: Callable[[], bool]) -> list[str]:
-        """See Ranks."""
-        return [word, word]
-
-    def broadcast(self, content: bytes) -> bytes:
-        """See Ranks."""
-        return content
-
-    def confirm(self) -> None:
-        """See Ranks."""
-        if self.count > self.lost_at:
-            raise RankLost(SILENT)
-
-    settle = confirm
-
-    def _sum(self, what: str, tensor: Tensor) -> Tensor:
-        self.count += 1
-        return torch.full_like(tensor, 7.0) if self.count > self.lost_at else 2 * tensor
 
 
 FLAGS: dict[str, Any] = {
@@ -171,7 +141,7 @@ class Whole(LoneLearner):
     """A learner that loses no sum. states: what it has learned after each number of updates; sums: all of them."""
 
     def __init__(self, **flags: Any) -> None:
-        ranks = LateSums(10**9)
+        ranks = LateSums()
         super().__init__(ranks=ranks, **flags)
         self.states: dict[int, list[object]] = {}
         one_pass = self.learning.one_pass
@@ -197,9 +167,9 @@ def test_what_was_learned_before_a_sum_that_was_cut_off_is_saved(flags: dict[str
     for lost_at in range(0, whole.sums, 2):
         learner = LoneLearner(tmp_path / str(lost_at), ranks=LateSums(lost_at), **FLAGS | flags)
 
-        with pytest.raises(RankLost, match=SILENT):
+        with pytest.raises(RankLost, match=LOST):
             learn(learner, DATASETS + 1)
-        with pytest.raises(RankLost, match=SILENT):
+        with pytest.raises(RankLost, match=LOST):
             learner.learning.finish(save=True)
 
         saved = learner.saved()
@@ -210,12 +180,12 @@ def test_what_was_learned_before_a_sum_that_was_cut_off_is_saved(flags: dict[str
 
 
 def test_a_sum_that_is_cut_off_after_the_last_update_is_found_before_the_end_is_saved(tmp_path: Path) -> None:
-    whole, ranks = Whole(**FLAGS), LateSums(10**9)
+    whole, ranks = Whole(**FLAGS), LateSums()
     learner = LoneLearner(tmp_path, ranks=ranks, **FLAGS)
     learn(learner, DATASETS)
     ranks.lost_at = ranks.count - 1  # the last one, of observations
 
-    with pytest.raises(RankLost, match=SILENT):
+    with pytest.raises(RankLost, match=LOST):
         learner.learning.finish(save=True)
 
     saved = learner.saved()
