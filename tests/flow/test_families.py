@@ -14,7 +14,6 @@ import pytest
 
 from scripts.workloads import FAMILIES
 from sfactory.config.env_families import find_family, lack_of_family
-from tests.support.command_line import refused
 from tests.support.long import long
 
 # Beside those that scripts/bench.py measures: other spaces of actions and observations.
@@ -57,21 +56,3 @@ def result(module: str, folder: Path, *flags: str) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     values: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return values
-
-
-NEEDY = [name for name in FAMILIES.values() if getattr(find_family(name), "modules", ())]
-
-
-@pytest.mark.parametrize("name", NEEDY)
-def test_a_missing_package_is_named_in_one_line_with_its_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    family = find_family(name)
-    modules: tuple[str, ...] = getattr(family, "modules", ())
-    extra: str = getattr(family, "extra", "")
-    for module in modules:
-        monkeypatch.setitem(sys.modules, module, None)
-
-    (problem,) = refused(f"--env={name}")
-
-    assert len(problem.splitlines()) == 1
-    assert f"needs {modules[0]}" in problem
-    assert f"[{extra}]" in problem

@@ -218,7 +218,7 @@ def exported(kind: str, model: ActorCritic, config: ModelConfig, folder: Path) -
         for name in (OF_MLPS if kind == "numpy" else CASES)
     ],
 )
-def test_an_exported_policy_does_the_same_for_a_thousand_steps(
+def test_an_exported_policy_does_the_same_at_every_step(
     kind: str, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -226,11 +226,13 @@ def test_an_exported_policy_does_the_same_for_a_thousand_steps(
     compared = Compared(model, exported(kind, model, config, tmp_path), env)
     player = Player(env, model.spec, compared, show_nothing, name=name)
 
-    for _ in player.episodes(STEPS, STEPS, seed=1):
+    steps = STEPS if config.use_rnn else STEPS // 4  # only in a memory do differences add up
+
+    for _ in player.episodes(steps, steps, seed=1):
         pass
 
     print(f"{kind} {name}: largest deviation {compared.deviation:.1e} of 1 + |value|")  # pytest -rP shows it
-    assert compared.steps >= STEPS
+    assert compared.steps >= steps
     assert caplog.messages == []  # torch.onnx and onnxscript would say what each of their steps did
 
 

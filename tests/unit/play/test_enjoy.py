@@ -20,6 +20,7 @@ from sfactory.env.factory import EnvFactory
 from sfactory.errors import EnvError, ExitCode
 from sfactory.play.player import env_seed_of
 from sfactory_envs.synthetic.bandit import Bandit
+from tests.support.long import long
 from tests.support.saved_run import (
     BANDIT,
     CONTEXTS,
@@ -205,7 +206,7 @@ class Chatty(Bandit):
 """
 
 
-@pytest.mark.parametrize("redirection", ["", ">&-"])
+@pytest.mark.parametrize("redirection", ["", long(">&-")])
 def test_output_of_an_env_stays_out_of_the_result_and_stdout_may_be_closed(tmp_path: Path, redirection: str) -> None:
     (tmp_path / "chatty_bandit.py").write_text(CHATTY_ENV)
     save_run(env="chatty_bandit:Chatty")

@@ -49,10 +49,14 @@ def test_what_needs_no_slow_module_imports_none(code: str, absent: tuple[str, ..
     assert not modules_after(code).intersection(absent)
 
 
-def test_neither_planning_nor_learning_imports_the_compiler_of_torch() -> None:
-    # It takes nearly as long to import as torch itself.
+def test_the_fork_server_imports_the_code_of_every_kind_of_child_and_learning_not_the_compiler_of_torch() -> None:
+    roles = ("actor.actor_process", "actor.local_actor", "inference.policy_worker", "learner.learner_process")
+    children = {f"sfactory.{role}" for role in roles}
+
+    # The compiler takes nearly as long to import as torch itself.
     modules = modules_after(
-        "import torch\n"
+        "import sys, torch, sfactory.supervise.preload\n"
+        f"assert {children} <= sys.modules.keys()\n"
         "from sfactory.config.flags import config_of\n"
         "from sfactory.learner.gradient_step import GradientStep\n"
         "from sfactory.model.actor_critic import ActorCritic\n"
@@ -69,12 +73,6 @@ def test_neither_planning_nor_learning_imports_the_compiler_of_torch() -> None:
 
     assert "torch.optim.adam" in modules
     assert not modules.intersection({"torch._dynamo", "sympy"})
-
-
-def test_the_fork_server_imports_the_code_of_every_kind_of_child() -> None:
-    roles = ("actor.actor_process", "actor.local_actor", "inference.policy_worker", "learner.learner_process")
-
-    assert {f"sfactory.{role}" for role in roles} <= modules_after("import sfactory.supervise.preload")
 
 
 def test_public_names_are_reachable_from_the_package() -> None:
