@@ -70,8 +70,7 @@ def assert_interrupted(run: TrainerRun, number: signal.Signals, within_s: float 
     ("program", "module"),
     [
         (IN_IMPORT, "sfactory.config.resolve"),
-        (IN_IMPORT, "torch.nn"),
-        *(long(IN_IMPORT, module) for module in ("yaml._yaml", "torch", "gymnasium.envs.registration")),
+        *(long(IN_IMPORT, module) for module in ("torch.nn", "yaml._yaml", "torch", "gymnasium.envs.registration")),
         pytest.param(IN_C, "-", id="in C"),
     ],
 )
