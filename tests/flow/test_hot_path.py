@@ -32,7 +32,7 @@ from tests.support.long import long
 ENVS = 8  # of a split: what costs most is a step of an env, and nothing here depends on how many there are
 WARM_UP = 10 * STEPS_OF_A_DATASET
 PROFILED = 8 * STEPS_OF_A_DATASET
-FEW, MANY = 40 * STEPS_OF_A_DATASET, 160 * STEPS_OF_A_DATASET
+FEW, MANY = 20 * STEPS_OF_A_DATASET, 110 * STEPS_OF_A_DATASET
 # A leak of one object per slot is one block per ROLLOUT split steps. Half of that is far more than caches take.
 STEPS_PER_BLOCK = 2 * ROLLOUT
 BYTES_PER_STEP = 32  # of C's heap; a tensor of one number takes hundreds
