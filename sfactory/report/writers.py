@@ -174,7 +174,7 @@ class TensorBoardWriter(_RecordFile):
         super().__init__(directory / f"{_EVENTS}{int(self._clock.now())}.{socket.gethostname()}.{os.getpid()}")
         self._flush_secs = flush_secs
         self._flushed_at = time.monotonic()
-        self._pending = [self._record(wall_time=self._clock.now(), file_version="brain.Event:2")]
+        self._pending = [self._record(file_version="brain.Event:2")]
 
     def write(self, env_steps: int, scalars: Scalars) -> None:
         """Add one point to the curve of each scalar that is a finite number."""
@@ -184,7 +184,7 @@ class TensorBoardWriter(_RecordFile):
             if (number := _number(value)) is not None
         ]
         summary = self._summaries.Summary(value=values)
-        self._pending.append(self._record(wall_time=self._clock.now(), step=env_steps, summary=summary))
+        self._pending.append(self._record(step=env_steps, summary=summary))
         if time.monotonic() - self._flushed_at >= self._flush_secs:
             self._flush()
 
@@ -198,7 +198,7 @@ class TensorBoardWriter(_RecordFile):
             return
         image = self._summaries.Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=data)
         summary = self._summaries.Summary(value=[self._summaries.Summary.Value(tag=name, image=image)])
-        self._pending.append(self._record(wall_time=self._clock.now(), step=env_steps, summary=summary))
+        self._pending.append(self._record(step=env_steps, summary=summary))
 
     def describe(self, values: Mapping[str, object]) -> None:
         """Add all flags as a text, those that people vary as hyperparameters, and a layout of charts."""
@@ -214,7 +214,7 @@ class TensorBoardWriter(_RecordFile):
         table = "\n".join(["| flag | value |", "|---|---|", *(f"| {name} | {cell} |" for name, cell in cells.items())])
         experiment, session, _ = hparams(varied, dict.fromkeys(_RESULTS))
         for summary in (experiment, session, text("settings", table), custom_scalars(_CHARTS)):
-            self._pending.append(self._record(wall_time=self._clock.now(), summary=summary))
+            self._pending.append(self._record(summary=summary))
 
     def close(self) -> None:
         """Write pending records and close the file."""
@@ -228,8 +228,8 @@ class TensorBoardWriter(_RecordFile):
         self._flushed_at = time.monotonic()
 
     def _record(self, **event: Any) -> bytes:
-        """One event framed as a TFRecord: length, its checksum, data, its checksum, all little-endian."""
-        data: bytes = self._events.Event(**event).SerializeToString()
+        """An event of now, framed as a TFRecord: length, its checksum, data, its checksum, all little-endian."""
+        data: bytes = self._events.Event(wall_time=self._clock.now(), **event).SerializeToString()
         length = struct.pack("<Q", len(data))
         checksums = [struct.pack("<I", self._checksum(part)) for part in (length, data)]
         return b"".join((length, checksums[0], data, checksums[1]))
