@@ -1,12 +1,10 @@
 """Draws docs/data-path.svg, the picture of the data path. Run it after a change here.
 
-Numbers of the arrows are those of the steps in docs/architecture.md. ``--check`` writes nothing and exits with 1
-if the file is not what this script draws.
+Numbers of the arrows are those of the steps in docs/architecture.md.
 """
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -120,16 +118,6 @@ def drawing() -> str:
     return "\n".join(parts) + "\n"
 
 
-def main() -> int:
-    """Write the file, or compare with it."""
-    if sys.argv[1:] == ["--check"]:
-        same = TARGET.is_file() and TARGET.read_text(encoding="utf-8") == drawing()
-        print(f"{TARGET.name} is {'up to date' if same else 'not what scripts/draw_data_path.py draws: run it'}")
-        return 0 if same else 1
+if __name__ == "__main__":
     TARGET.write_text(drawing(), encoding="utf-8")
     print(f"wrote {TARGET}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

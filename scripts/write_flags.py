@@ -1,12 +1,10 @@
 """Writes docs/flags.md: every flag, and the map from the ancestors' flags, which is data of sfactory/config/.
 
-Run it after a change of a flag or of the data. ``--check`` writes nothing and exits with 1 if the file is not what
-this script writes. tests/architecture/test_flag_map.py checks the data.
+Run it after a change of a flag or of the data. tests/architecture/test_flag_map.py checks the file and the data.
 """
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -228,16 +226,6 @@ def document() -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> int:
-    """Write the file, or compare with it."""
-    if sys.argv[1:] == ["--check"]:
-        same = TARGET.is_file() and TARGET.read_text(encoding="utf-8") == document()
-        print(f"{TARGET.name} is {'up to date' if same else 'not what scripts/write_flags.py writes: run make flags'}")
-        return 0 if same else 1
+if __name__ == "__main__":
     TARGET.write_text(document(), encoding="utf-8")
     print(f"wrote {TARGET}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pyte
 import pytest
 
-from scripts import compare_peers, gpu_check, mutants
+from scripts import compare_peers, draw_data_path, gpu_check, mutants
 from scripts.audit import CLEAN, KNOWN, NOT_ASKED
 from scripts.audit import main as audit
 from scripts.autotune_check import empty, grid, most_envs, verdict
@@ -53,6 +53,10 @@ def test_script_can_be_imported_and_refuses_an_unknown_option(name: str, monkeyp
         module.main() if has_options else module.command(module.__doc__, module.draw)
 
     assert caught.value.code == 2
+
+
+def test_the_picture_of_the_data_path_is_the_one_that_its_script_draws() -> None:
+    assert draw_data_path.TARGET.read_text(encoding="utf-8") == draw_data_path.drawing()
 
 
 def test_command_ends_with_all_processes_that_it_started(tmp_path: Path) -> None:
