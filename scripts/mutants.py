@@ -44,15 +44,15 @@ class Mutant(NamedTuple):
     changes: list[tuple[str, str]]
 
 
-def read_table(path: Path = TABLE) -> list[Mutant]:
+def read_table() -> list[Mutant]:
     """All mutants; the form of the table stands at its top."""
     mutants: list[Mutant] = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in TABLE.read_text(encoding="utf-8").splitlines():
         if head := re.fullmatch(r"\[(\w+)\] (\w+): (.+)", line):
             mutants.append(Mutant(head[1], head[2], head[3].split(), []))
         elif not line.startswith("#"):
             text, arrow, replacement = line[2:].replace("\\n", "\n").partition(" ==> ")
-            assert arrow, f"{path}: no arrow in {line!r}"
+            assert arrow, f"{TABLE}: no arrow in {line!r}"
             mutants[-1].changes.append((text, replacement))
     return mutants
 

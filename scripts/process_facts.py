@@ -73,9 +73,9 @@ def total(processes: Mapping[str, Facts], field: str) -> float:
     return float(sum(getattr(facts, field) for facts in processes.values()))
 
 
-def median_of(processes: Mapping[str, Facts], prefix: str, field: str) -> float | None:
-    """The median of a field over processes whose names begin with ``prefix``; None if there are none."""
-    values = [getattr(facts, field) for name, facts in processes.items() if name.startswith(prefix)]
+def median_private_mb(processes: Mapping[str, Facts], prefix: str) -> float | None:
+    """The median of the private memory of processes whose names begin with ``prefix``; None if there are none."""
+    values = [facts.private_mb for name, facts in processes.items() if name.startswith(prefix)]
     return float(statistics.median(values)) if values else None
 
 

@@ -25,7 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # so that this may be started as a file and imported as a module
 from scripts.command import ROOT, TRAIN, Command, benchmark, folder, json_line, shown
-from scripts.process_facts import facts_by_name, median_of, total
+from scripts.process_facts import facts_by_name, median_private_mb, total
 from scripts.record import machine, write_json
 
 WORKERS = (1, 2, 4, 8, 16)
@@ -128,7 +128,7 @@ def measure(cell: Cell, env: str, seconds: float, cwd: Path, into: Figures) -> N
         into.env_steps_per_second.append(float(json_line(run.stdout)["env_steps_per_second"]))
     into.total_pss_mb.append(round(total(processes, "pss_mb"), 2))
     for kind, prefix in KINDS.items():
-        private = median_of(processes, prefix, "private_mb")
+        private = median_private_mb(processes, prefix)
         if private is not None:
             into.private_mb.setdefault(kind, []).append(private)
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
 
-def envs_that_share(observations: Sequence[Any], rows_per_env: int, blank: Any = None) -> tuple[int, int] | None:
+def envs_that_share(observations: Sequence[Any], rows_per_env: int) -> tuple[int, int] | None:
     """Two envs with arrays, or lists, that share memory in ``observations`` of all rows; None if there are none.
 
     Rows of one env may share it: its agents may all see the same. Memory is compared by its bounds, so that interleaved

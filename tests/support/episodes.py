@@ -6,8 +6,8 @@ from sfactory.actor.episode_stats import EpisodeTracker
 from sfactory.messages import EpisodeEnd, EpisodesDone
 
 
-def finished_episodes(tracker: EpisodeTracker, policy: int = 0) -> list[tuple[float, int]]:
-    """(return, length) of the episodes of ``policy`` in the order they ended; those of all policies are taken."""
+def finished_episodes(tracker: EpisodeTracker) -> list[tuple[float, int]]:
+    """(return, length) of the episodes of policy 0 in the order they ended; those of all policies are taken."""
     sent: list[EpisodesDone] = []
 
     def accept(message: EpisodesDone | EpisodeEnd) -> bool:
@@ -19,6 +19,6 @@ def finished_episodes(tracker: EpisodeTracker, policy: int = 0) -> list[tuple[fl
     return [
         (float(episode_return), int(length))
         for message in sent
-        if message.policy == policy
+        if message.policy == 0
         for episode_return, length in zip(message.returns, message.lengths, strict=True)
     ]
