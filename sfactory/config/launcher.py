@@ -11,7 +11,7 @@ from sfactory.config.commands import Clash, Command
 from sfactory.config.field import flag
 
 _NAMES = re.compile(r"[A-Za-z0-9_.,-]+")  # of Slurm's partitions
-_SUFFIX = re.compile(r"[A-Za-z0-9._-]*")
+_SUFFIX = re.compile(r"[A-Za-z0-9._-]{0,50}")
 _OF_PROCESSES = ("pause_between", "num_gpus", "max_parallel", "experiments_per_gpu")
 
 
@@ -57,7 +57,7 @@ def _clashes(config: LauncherConfig) -> Iterator[Clash]:
     if not config.run or "\0" in config.run:
         yield "run", "must say what to run, for example --run=my_search:RUNS or --run=my_search.toml", ()
     if not _SUFFIX.fullmatch(config.experiment_suffix):
-        yield "experiment_suffix", "becomes a part of folder names: letters, digits, '.', '_' or '-'", ()
+        yield "experiment_suffix", "becomes a part of folder names: at most 50 letters, digits, '.', '_' or '-'", ()
     if config.experiments_per_gpu == 0:
         yield "experiments_per_gpu", "must be at least 1, or -1 so that every run sees all GPUs", ()
     if config.num_gpus > 1 and config.experiments_per_gpu == -1:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sfactory.atomic import opened
 from sfactory.clock import RUN_MOST_S, Deadline
-from sfactory.errors import ConfigError, named
+from sfactory.errors import ConfigError, ExitCode, named
 from sfactory.launch.jobs import Job, LaunchState, Status, print_line
 from sfactory.launch.tied_process import tied_command
 from sfactory.process.signals import HANDLED, Interrupts
@@ -93,6 +93,7 @@ class LocalRuns:
     def run(self) -> None:
         """Run all jobs to the end, or stop them after a signal; no process is left when this returns or raises."""
         try:
+            self._on_signals()
             while self._waiting or self._running:
                 timeout_s = self._start_what_fits()
                 if self._grace is not None:
@@ -133,8 +134,8 @@ class LocalRuns:
         status: Status = "failed"
         if code == 0 and not killed:
             status = "done"
-        elif killed or code in _INTERRUPTED:
-            status = "interrupted"
+        elif killed or code in _INTERRUPTED or (self._grace is not None and code not in set(ExitCode)):
+            status = "interrupted"  # at the very start a run does not handle signals, and Python ends it as it likes
         cause = last_line(job.log_path, running.log_from) if status == "failed" else ""
         self._launch_state.ended(job.name, status, code, cause)
         print_line(f"{status} {job.name}: {_how(code)}; {len(self._waiting)} wait, {len(self._running)} run")
@@ -151,7 +152,7 @@ class LocalRuns:
                 print_line(f"{count_and_time}; a second signal ends them at once")
             for running in self._running.values():
                 _send(running, signum)
-        elif count > 1 or self._grace.passed:
+        if count > 1 or self._grace.passed:
             self._kill()
 
     def _kill(self) -> None:

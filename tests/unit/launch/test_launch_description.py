@@ -263,6 +263,7 @@ def test_invalid_file_is_refused(text: str, words: str) -> None:
         (["--run=x:Y", "--num_gpus=1000000000", "--experiments_per_gpu=1"], "--num_gpus=1000000000:"),
         (["--run=x:Y", "--backend=slurm", "--max_parallel=2"], "--max_parallel=2:"),
         (["--run=x:Y", "--experiment_suffix=/.."], "--experiment_suffix=/..:"),
+        (["--run=bad.toml", f"--experiment_suffix={'x' * 51}"], "--experiment_suffix=xxx"),
         (["--run=x:Y", "--backend=ngc"], "--backend=ngc:"),
         (["--run=x:Y", "--train_dir="], "--train_dir=:"),
     ],

@@ -9,6 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -122,6 +123,59 @@ def test_run_that_takes_long_to_save_is_not_killed(tmp_path: Path, monkeypatch: 
     interrupts.restore()
 
     assert (launch_state.entry("a").status, launch_state.entry("a").exit_code) == ("interrupted", 143)
+
+
+def test_two_signals_that_come_together_end_runs_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_processes, "_CLEAN_UP_S", 0.2)
+    jobs, interrupts = [SlowToSave(name, tmp_path, (), {}) for name in ("a", "b")], Interrupts()
+
+    def until_both_came(fds: list[Any], within_s: float) -> list[Any]:
+        if not interrupts.count:
+            assert eventually(lambda: "ready" in jobs[0].log_path.read_text(), 60)
+            interrupts.signum, interrupts.count = signal.SIGTERM, 2
+            return []
+        return connection.wait(fds, within_s)
+
+    monkeypatch.setattr(run_processes, "wait", until_both_came)
+
+    with LaunchState.opened(tmp_path) as launch_state:
+        LocalRuns(jobs, launch_state, interrupts, 1, Gpus([None], 1), pause_s=0).run()
+
+    interrupts.restore()
+    ends = [(launch_state.entry(name).status, launch_state.entry(name).exit_code) for name in ("a", "b")]
+    assert ends == [("interrupted", -signal.SIGKILL), ("waiting", None)]
+
+
+def test_run_that_a_signal_ends_before_it_handles_any_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, interrupts = SlowToSave("a", tmp_path, (), {}), Interrupts()
+
+    def at_once(fds: list[Any], within_s: float) -> list[Any]:
+        if not interrupts.count:
+            interrupts.signum, interrupts.count = signal.SIGINT, 1
+            return []
+        return connection.wait(fds, within_s)
+
+    monkeypatch.setattr(run_processes, "wait", at_once)
+
+    with LaunchState.opened(tmp_path) as launch_state:
+        LocalRuns([job], launch_state, interrupts, 1, Gpus([None], 1), pause_s=0).run()
+
+    interrupts.restore()
+    assert launch_state.entry("a").status == "interrupted"
+
+
+def test_no_run_is_started_after_a_signal(tmp_path: Path) -> None:
+    interrupts = Interrupts()
+    interrupts.raising = False
+    interrupts._handle(signal.SIGINT, None)
+
+    with LaunchState.opened(tmp_path) as launch_state:
+        LocalRuns([SlowToSave("a", tmp_path, (), {})], launch_state, interrupts, 1, Gpus([None], 1), pause_s=0).run()
+
+    interrupts.restore()
+    assert launch_state.entry("a") == Entry()
 
 
 def test_devices_are_the_visible_ones() -> None:
