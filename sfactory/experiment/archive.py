@@ -59,6 +59,12 @@ class EarlierRun:
         if error is not None:
             self.put_back(isinstance(error, Refused))
 
+    @property
+    def stands(self) -> bool:
+        """Whether it has trained, has its name, and nothing was saved beside it."""
+        saved = trained_checkpoints(self._run_dir.path)
+        return self.archived is None and bool(self._trained) and saved <= self._trained
+
     def archive(self, behavior: Behavior) -> None:
         """Give the run another name, and its folder's to a new, empty one. Raises RunDirError if that is not possible.
 

@@ -228,6 +228,7 @@ class Checkpointer:
         self._pause = Deadline(0.0)
         self._best_pause = Deadline(config.save_best_every_sec)
         self._next_milestone = self._next_snapshot = math.inf
+        self._resumed_at: tuple[int, int] | None = None  # train step and env steps
         self._has_latest = False  # without one, a resumed run continues from the best policy
         self._plan_milestone()
 
@@ -241,6 +242,7 @@ class Checkpointer:
         if loaded is not None:
             self._directory.resume_from(loaded, kind)
             restore(dict(loaded.payload), str(loaded.path), self.trainer, self.progress)
+            self._resumed_at = self.trainer.train_step, self.progress.env_steps
             self.progress.best_objective = self._best_on_disk()
             self._row.set("saved_env_steps", self.progress.run_env_steps)
             self._has_latest = True
@@ -294,6 +296,9 @@ class Checkpointer:
             dropped, self.trainer.train_step = self.trainer.train_step - averaging.train_step, averaging.train_step
             if dropped:
                 log.info("%d updates since the last mean of all ranks are dropped", dropped)
+        is_as_loaded = self._resumed_at == (self.trainer.train_step, self.progress.env_steps)
+        if is_as_loaded and not self.setup.config.population.with_pbt:  # which copies weights of others
+            return  # those that were saved after it, if it is an older one, are set aside once more is learned
         objective = self._record_objective()
         self.save(objective)
         if objective is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.config.resolve import read_command_line
 from sfactory.env.factory import EnvFactory
 from sfactory.errors import ConfigError, WorkerDied
@@ -99,3 +100,22 @@ def test_a_new_run_that_is_refused_leaves_no_flags(tmp_path: Path) -> None:
         start(tmp_path, ENV, observing={"account": Refusing()})
 
     assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_a_start_from_an_older_checkpoint_that_fails_before_it_trained_sets_none_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start(tmp_path, ENV, "--train_for_env_steps=32")
+    saved = CheckpointDir(tmp_path / "run" / "checkpoint_p0", keep=2)
+    older = saved.load()
+    assert older is not None
+    start(tmp_path, ENV, "--train_for_env_steps=64")
+    saved.save_best(older.payload, 2, 32, metric=0.0)
+    before = {path.name for path in saved.path.iterdir()}
+
+    monkeypatch.setattr(SerialSampling, "turn", fail)
+    start(tmp_path, ENV, "--train_for_env_steps=96", "--load_checkpoint_kind=best")
+
+    assert {path.name for path in saved.path.iterdir()} == before
+    assert saved_env_steps(tmp_path / "run") == 64
+    assert "--load_checkpoint_kind=best" in capsys.readouterr().err.splitlines()[-1].partition(" resume: ")[2]
