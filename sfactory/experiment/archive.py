@@ -27,8 +27,8 @@ from sfactory.experiment.run_dir import LOCK_NAME, RunDir, trained_checkpoints
 _CHECKPOINTS = re.compile(r"checkpoint_p\d+")
 _UNFINISHED = re.compile(r"\.tmp-\d+-[0-9a-f]{12}")
 _WRITTEN = re.compile(
-    "|".join(map(re.escape, (CONFIG_NAME, RUN_NAME, f"{RUN_NAME}.unreadable", METRICS_NAME, SUMMARY_NAME)))
-    + r"|sf_log[^/]*\.txt"
+    "|".join(map(re.escape, (CONFIG_NAME, RUN_NAME, METRICS_NAME, SUMMARY_NAME)))
+    + r"|run\.json\.unreadable(\d{4})?|sf_log[^/]*\.txt"
     r"|matches\.json|population\.jsonl?|population\.(svg|png)|git(_[0-9a-f]{16})?\.diff|events\.out\.tfevents\.[^/]+"
 )
 _FOLDERS = re.compile(

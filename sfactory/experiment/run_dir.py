@@ -6,6 +6,7 @@ The kernel drops the lock with the process, so a stale lock never has to be remo
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import os
@@ -254,8 +255,10 @@ def shown_env_steps(run_dir: Path) -> int:
 
 def keep_unreadable(path: Path, error: Exception) -> None:
     """Rename a file that cannot be read, so that a new one can be written. Raises OSError if that fails."""
-    renamed = path.with_name(f"{path.name}.unreadable")
-    path.replace(renamed)
+    numbers = (f"{number:04d}" for number in itertools.count(1))
+    names = (path.with_name(f"{path.name}.unreadable{number}") for number in itertools.chain([""], numbers))
+    renamed = next(name for name in names if not os.path.lexists(name))
+    path.rename(renamed)
     _log.warning("%s cannot be read (%r); it is kept as %s", path, error, renamed.name)
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from sfactory import __version__
 from sfactory.errors import CannotSaveError, RunDirError
-from sfactory.experiment.run_dir import RunDir
+from sfactory.experiment.run_dir import RunDir, keep_unreadable
 from sfactory.process.signals import Interrupted, Interrupts
 from tests.support.source import ROOT
 
@@ -201,3 +201,15 @@ def test_a_signal_while_a_folder_is_moved_is_handled_after_the_new_one_is_locked
 
     assert_is_new(tmp_path)
     run.close()
+
+
+def test_each_record_that_cannot_be_read_is_kept(tmp_path: Path) -> None:
+    for text in ("{first", "{second", "{third"):
+        (tmp_path / "run.json").write_text(text)
+        keep_unreadable(tmp_path / "run.json", ValueError("no JSON"))
+
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "run.json.unreadable": "{first",
+        "run.json.unreadable0001": "{second",
+        "run.json.unreadable0002": "{third",
+    }
