@@ -18,7 +18,7 @@ from sfactory.actor.opponents import Opponents
 from sfactory.config.flags import assigned
 from sfactory.config.import_strings import Unresolved, find_callable
 from sfactory.config.population_rules import agents_by_pattern
-from sfactory.errors import ConfigError, EnvError, named
+from sfactory.errors import ConfigError, EnvError
 from sfactory.shared.trajectories import NOBODY, Slot
 
 SOLE_AGENT = "agent"  # the name of an env's agent where there is no other
@@ -162,23 +162,24 @@ def custom_assignment(
 
 
 def lasting_policies(mapping: str, agents: Sequence[str], policies: int) -> tuple[int, ...]:
-    """By agent, its policy, if ``mapping`` gives it the same one in all episodes; () of any other ``mapping``.
+    """By agent, its policy, if ``mapping`` gives it the same one in all episodes; () of any other ``mapping``, and of a
+    function that fails for some of the episodes that it is asked for here.
 
-    Raises ConfigError as ``policies_by_name``, and for a function that cannot be called.
+    Raises ConfigError as ``policies_by_name``, and for a function that does not exist.
     """
     if agents_by_pattern(mapping):
         return tuple(policies_by_name(mapping, agents))
     if ":" not in mapping:
         return ()
-    flag = assigned("policy_mapping", mapping)
     try:
         rule = custom_assignment(mapping, cast(Mapping, find_callable(mapping)), agents, 0, policies)
+    except Unresolved as error:
+        raise ConfigError([f"{assigned('policy_mapping', mapping)}: {error}"]) from error.__cause__
+    try:
         before = np.zeros(len(agents), np.int16)
         drawn = {tuple(rule(env, episode, before)) for env in range(_ASKED) for episode in range(_ASKED)}
-    except Unresolved as error:
-        raise ConfigError([f"{flag}: {error}"]) from error.__cause__
-    except Exception as error:  # the user's function may raise anything
-        raise ConfigError([f"{flag} raised {named(error)}"]) from error
+    except Exception:  # the run may have fewer envs, and the user's function may raise anything for others
+        return ()
     return drawn.pop() if len(drawn) == 1 else ()
 
 

@@ -54,7 +54,7 @@ class SavedPolicies:
         if not plays:
             if says and len(self.by_number) > 1:
                 mapping = assigned("policy_mapping", saved.config.population.policy_mapping)
-                _log.warning("policy %d plays all agents: %s chose others from episode to episode", number, mapping)
+                _log.warning("policy %d plays all agents: %s does not give each one policy for good", number, mapping)
             return saved.model(spec)
         if (absent := set(plays) - self.by_number.keys()) and not saved.wanted.experiment:
             raise CheckpointError(f"{saved.checkpoint} holds the policy of one kind of agents alone; play the run")
