@@ -61,6 +61,15 @@ class MyModel(nn.Module):
 }
 
 
+# The attributes that a part must have, and the least that they can be.
+_SIZES: Mapping[str, Mapping[str, int]] = {
+    "encoder": {"out_size": 1},
+    "core": {"out_size": 1, "state_size": 0},
+    "decoder": {"out_size": 1},
+    "model": {"state_size": 0},
+}
+
+
 def own_parts(config: ModelConfig) -> dict[str, str]:
     """The names that the flags give to networks of the user's own, by part."""
     return {part: name for part in NETWORKS if (name := getattr(config, part))}
@@ -82,13 +91,18 @@ def make_part(part: str, config: ModelConfig, *arguments: Any) -> nn.Module:
 
 def _lack_of_sizes(part: str, made: nn.Module) -> str:
     """What is wrong with the sizes of a module and of its layers; "" if nothing is. Sizes of numpy become ints."""
-    for size in {"encoder": ("out_size",), "decoder": ("out_size",), "core": ("out_size", "state_size")}.get(part, ()):
-        value: Any = getattr(made, size, None)
+    if "_modules" not in vars(made):
+        return "does not call super().__init__() in its __init__"
+    for size, least in _SIZES[part].items():
+        value: Any = getattr(made, size, 0 if part == "model" else None)
         if not isinstance(value, int):
             try:
-                setattr(made, size, operator.index(value))
+                value = operator.index(value)
+                setattr(made, size, value)
             except (AttributeError, TypeError):
                 return f"has no attribute {size}, which must be an int"
+        if value < least:
+            return f"has {size} = {value}, which must be at least {least}"
     lazy = next((name for name, weight in made.state_dict(keep_vars=True).items() if is_lazy(weight)), "")
     if not lazy:
         return ""

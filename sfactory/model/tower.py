@@ -152,7 +152,7 @@ class WholeModel(nn.Module):
         super().__init__()
         self.model = make_part("model", config, space_of(obs, normalized, plain_spaces), num_outputs)
         self._seen = paths_seen(obs)
-        self.state_size = int(getattr(self.model, "state_size", 0))
+        self.state_size: int = getattr(self.model, "state_size", 0)
         self.out_size = self.memory_size = num_outputs + 1
 
     def seen(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:

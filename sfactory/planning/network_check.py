@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import gymnasium.spaces as spaces
 import numpy as np
@@ -24,6 +24,7 @@ from sfactory.spec import EnvSpec, TensorSpec
 
 _ROWS, _STEPS, _RESET_AT, _HELD_AT = 3, 5, 2, 3
 _MOST_VALUES = 2**24  # bounds beyond these are those of a dtype, and say nothing of the values that an env shows
+_CHANGES = "changes its observations in place, which others read, too: write x = x * 2, and not x *= 2 or x.mul_(2)"
 _CLOSE = 1e-3  # of two ways to compute the same in float32
 
 
@@ -35,14 +36,14 @@ class _Part(NamedTuple):
     """A network of the user's own under test.
 
     size: of its output. step: output [B, size] and state of step t for some rows and the state before it. unroll:
-    outputs [T, B, size] of all steps, given is_first and held [T, B]; None without memory.
+    outputs [T, B, size] of all steps and the state after them, given is_first and held [T, B]; None without memory.
     """
 
     module: nn.Module
     size: int
     state_size: int
     step: Callable[[int, slice, Tensor], tuple[Tensor, Tensor]]
-    unroll: Callable[..., Tensor] | None
+    unroll: Callable[..., tuple[Tensor, Tensor]] | None
 
 
 def checked_model(spec: EnvSpec, config: ModelConfig) -> ActorCritic:
@@ -55,14 +56,17 @@ def checked_model(spec: EnvSpec, config: ModelConfig) -> ActorCritic:
             obs = model.obs_normalizer.forward(obs)
         towers: list[Any] = [model.tower, model.critic_tower] if spec.reads_apart else [model.tower]
         for tower, name in itertools.product(towers, own_parts(config)):
-            read = obs
+            read = tower.read(obs) if spec.reads_apart else obs
+            given = copy.deepcopy(read)
             try:
-                read = tower.read(obs) if spec.reads_apart else obs
-                _check(_part(name, tower, read, spec), spec.num_agents > 1)
+                _check(_part(name, tower, given, spec), spec.num_agents > 1)
+                _require(_equal(given, read), _CHANGES)
                 copy.deepcopy(model)  # as for acting
             except _Problem as problem:
-                raise refusal(name, config, str(problem)) from None
+                raise refusal(name, config, str(problem) if _equal(given, read) else _CHANGES) from None
             except Exception as error:  # the user's code may raise anything
+                if not _equal(given, read):  # the cause, as gradients need what was there
+                    raise refusal(name, config, _CHANGES) from error
                 there = f"; obs has {', '.join(map(repr, tower.seen(read)))}" if isinstance(error, KeyError) else ""
                 raise refusal(name, config, f"raised {named(error)}{raised_at(error)}{there}") from error
     if model.state_size and not config.use_rnn:
@@ -86,9 +90,9 @@ def _part(name: str, tower: Any, obs: dict[str, Tensor], spec: EnvSpec) -> _Part
     if name == "model":
         size = num_params(spec.actions) + 1
 
-        def unroll_model(is_first: Tensor, held: Tensor | None) -> Tensor:
-            stages = tower.unroll(obs, torch.zeros(1, _ROWS, tower.state_size), is_first, _STEPS, held)
-            return cast(Tensor, stages.features).view(_STEPS, _ROWS, size)
+        def unroll_model(is_first: Tensor, held: Tensor | None) -> tuple[Tensor, Tensor]:
+            found: tuple[Tensor, Tensor] = tower.sequence(obs, torch.zeros(_ROWS, tower.state_size), is_first, held)
+            return found
 
         step = lambda t, rows, state: tower.step(row(t, rows), state)  # noqa: E731
         return _Part(module, size, tower.state_size, step, unroll_model if tower.state_size else None)
@@ -96,10 +100,10 @@ def _part(name: str, tower: Any, obs: dict[str, Tensor], spec: EnvSpec) -> _Part
     if name == "decoder":
         return _Part(module, module.out_size, 0, lambda t, rows, _: (module(inputs[t, rows]), none), None)
 
-    def unroll_core(is_first: Tensor, held: Tensor | None) -> Tensor:
+    def unroll_core(is_first: Tensor, held: Tensor | None) -> tuple[Tensor, Tensor]:
         more = () if held is None else (held,)
-        outputs, _ = module.sequence(inputs, torch.zeros(_ROWS, module.state_size), is_first, *more)
-        return cast(Tensor, outputs)
+        outputs, state = module.sequence(inputs, torch.zeros(_ROWS, module.state_size), is_first, *more)
+        return outputs, state
 
     step = lambda t, rows, state: module.step(inputs[t, rows], state)  # noqa: E731
     return _Part(module, module.out_size, module.state_size, step, unroll_core)
@@ -112,6 +116,7 @@ def _check(part: _Part, is_held: bool) -> None:
     _require_shape(output, (_ROWS, part.size), f"its output (out_size is {part.size})")
     if part.state_size:
         _require_shape(state, start.shape, "the state after a step")
+    _require(bool(torch.isfinite(output).all()), "gives an output that holds NaN or infinity")
     _require(
         torch.equal(output, part.step(0, every, start)[0]),
         "gives another output for the same input: it must be deterministic (no dropout, no noise; of a "
@@ -124,20 +129,22 @@ def _check(part: _Part, is_held: bool) -> None:
     )
     parameters = [parameter for parameter in part.module.parameters() if parameter.requires_grad]
     if parameters:
+        _require(output.requires_grad, "passes no gradient to its parameters")
         torch.autograd.backward(output.sum())
         _require(any(parameter.grad is not None for parameter in parameters), "passes no gradient to its parameters")
     if part.unroll is not None:
         _check_memory(part, part.unroll, is_held)
 
 
-def _check_memory(part: _Part, unroll: Callable[..., Tensor], is_held: bool) -> None:
+def _check_memory(part: _Part, unroll: Callable[..., tuple[Tensor, Tensor]], is_held: bool) -> None:
     """All steps at once must equal one step after the other, with a reset, and with a held state."""
     is_first = torch.zeros(_STEPS, _ROWS, dtype=torch.bool)
     is_first[_RESET_AT, 0] = True
     held = torch.zeros(_STEPS, _ROWS, dtype=torch.bool)
     held[_HELD_AT, 1] = is_held
-    outputs = unroll(is_first, held if is_held else None)
+    outputs, last = unroll(is_first, held if is_held else None)
     _require_shape(outputs, (_STEPS, _ROWS, part.size), "the output of all steps")
+    _require_shape(last, (_ROWS, part.state_size), "the state after all steps")
     state = torch.zeros(_ROWS, part.state_size)
     for t in range(_STEPS):
         state = torch.where(is_first[t].unsqueeze(-1), 0.0, state)
@@ -149,6 +156,11 @@ def _check_memory(part: _Part, unroll: Callable[..., Tensor], is_held: bool) -> 
             f"before step {_RESET_AT}" + (f", and kept in step {_HELD_AT})" if is_held else ")"),
         )
         state = torch.where(held[t].unsqueeze(-1), state, after)
+    _require(_close(state, last), "gives another state after all steps at once than after one after the other")
+
+
+def _equal(some: dict[str, Tensor], others: dict[str, Tensor]) -> bool:
+    return all(torch.equal(leaf, others[path]) for path, leaf in some.items())
 
 
 def _close(some: Tensor, other: Tensor) -> bool:

@@ -82,7 +82,7 @@ class DataChecks:
             block = dataset.obs[key][:, rows]
             yield (block < least) | (block > largest)
         for key, heads in self._masks:  # where an action was taken: after the last step none was
-            legal = (dataset.obs[key][:-1, rows].flatten(2) != 0).split(heads, dim=2)
+            legal = torch.split(dataset.obs[key][:-1, rows].flatten(2) != 0, heads, dim=2)
             yield stepped & ~torch.stack([choices.any(2) for choices in legal]).all(0)
         for key in self._actions:
             yield ~torch.isfinite(dataset.actions[key][:, rows])

@@ -153,6 +153,22 @@ class Forgetful(LeakyCore):
         return super().sequence(x, state, torch.zeros_like(is_first), held)
 
 
+class LosesState(LeakyCore):
+    """Returns the state before the last of several steps."""
+
+    def sequence(self, x: Tensor, state: Tensor, is_first: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        outputs, _ = super().sequence(x, state, is_first, held)
+        return outputs, super().sequence(x[:-1], state, is_first[:-1], held)[1]
+
+
+class CutsState(LeakyCore):
+    """Returns a state of another size after several steps."""
+
+    def sequence(self, x: Tensor, state: Tensor, is_first: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        outputs, state = super().sequence(x, state, is_first, held)
+        return outputs, state[:, 1:]
+
+
 class Halves(nn.Module):
     """A decoder."""
 
@@ -193,6 +209,21 @@ class Whole(nn.Module):
         return *self._heads(x), state
 
 
+class NoSize(Whole):
+    """Does not know the size of its memory."""
+
+    def __init__(self, observation_space: spaces.Box, num_outputs: int) -> None:
+        super().__init__(observation_space, num_outputs)
+        self.state_size = None  # type: ignore[assignment]
+
+
+class KeepsNoState(Whole):
+    """Returns no state after several steps."""
+
+    def unroll(self, *given: Any) -> tuple[Tensor, Tensor, Any]:
+        return *super().unroll(*given)[:2], None
+
+
 class WrongSize(Mlp):
     """Says another size than it has."""
 
@@ -221,6 +252,44 @@ class Detached(Mlp):
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
         return super().forward(obs).detach().requires_grad_()
+
+
+class Ungraded(Mlp):
+    """Computes without gradients."""
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        with torch.no_grad():
+            return super().forward(obs)
+
+
+class Clips(Mlp):
+    """Changes what it is given."""
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        obs["obs"].clamp_(-0.5, 0.5)
+        return super().forward(obs)
+
+
+class Overflows(Mlp):
+    """Divides by zero."""
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        return super().forward(obs) / 0.0
+
+
+class Bare(nn.Module):
+    """Does not call the constructor of its class."""
+
+    def __init__(self, observation_space: Any) -> None:
+        self.out_size = 3
+
+
+class Negative(Mlp):
+    """Has less than nothing."""
+
+    def __init__(self, observation_space: spaces.Box) -> None:
+        super().__init__(observation_space)
+        self.out_size = -1
 
 
 class Raising(Mlp):

@@ -129,10 +129,13 @@ class NestedEnv(RandomEnv):
 
     def __init__(self) -> None:
         discrete = spaces.Discrete(5, start=2)
-        pair = spaces.Tuple((discrete, spaces.Dict(action=spaces.MultiDiscrete([[2, 3], [4, 2]]), on=discrete)))
+        pair = spaces.Tuple(
+            (discrete, spaces.Dict(action=spaces.MultiDiscrete(np.array([[2, 3], [4, 2]])), on=discrete))
+        )
         actions = spaces.Dict(action=spaces.Discrete(3), hand=pair, keys=spaces.MultiBinary((2, 2)), none=spaces.Dict())
         super().__init__({"x": NUMBERS}, actions, masked=False)
-        masks = {"hand": spaces.Tuple((spaces.MultiBinary(5), spaces.Dict(action=spaces.Box(0, 1, (11,), np.int8))))}
+        below = spaces.Dict(action=spaces.Box(0, 1, (11,), np.int8))
+        masks: dict[str, spaces.Space[Any]] = {"hand": spaces.Tuple((spaces.MultiBinary(5), below))}
         self.observation_space = spaces.Dict({"x": NUMBERS, MASK_KEY: spaces.Dict(masks)})
 
     def step(self, action: Any) -> Any:
