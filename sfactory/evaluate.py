@@ -45,8 +45,12 @@ def _evaluate(config: EvaluateConfig) -> str:
     due = Every(_PROGRESS_S)
 
     def play(saved: SavedPolicy) -> Evaluation:
+        shown = 0
+
         def report(episodes: Sequence[Episode]) -> None:
-            if episodes and (due.due() or len(episodes) == config.episodes):
+            nonlocal shown
+            if len(episodes) > shown and (due.due() or len(episodes) == config.episodes):
+                shown = len(episodes)
                 mean = sum(episode.episode_return for episode in episodes) / len(episodes)
                 text = f"{saved.checkpoint.name}: {len(episodes)} of {config.episodes} episodes, mean return {mean:.3f}"
                 print(text, file=sys.stderr, flush=True)

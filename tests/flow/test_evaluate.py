@@ -5,17 +5,23 @@ from __future__ import annotations
 import csv
 import json
 import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 import sfactory
+from sfactory.config.commands import EvaluateConfig
 from sfactory.errors import CheckpointError, ConfigError, ExitCode
+from sfactory.evaluate import _evaluate
+from sfactory.experiment.saved_policy import SavedPolicy
 from sfactory.experiment.summary import Summary
 from sfactory.play.evaluation import Evaluation
 from sfactory.play.player import Episode
+from sfactory.runner.evaluation import EvaluationPlan
 from tests.support.saved_run import BANDIT, CONTEXTS, SPEC, TRUSTED, checkpoints, payload, save_run
 from tests.support.warm_process import finished
 
@@ -32,6 +38,26 @@ def evaluate(*argv: str, code: int = 0) -> tuple[dict[str, Any], str]:
     done = finished("sfactory.evaluate", "--experiment=run", TRUSTED, *argv, cwd=Path.cwd())
     assert done.returncode == code, done.stderr
     return (json.loads(done.stdout) if done.stdout else {}), done.stderr
+
+
+def test_the_command_shows_each_number_of_episodes_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Reporting:
+        def run(self, report: Callable[[Sequence[Episode]], None]) -> Evaluation:
+            played = [Episode(1.0, 1, {})] * 3
+            for count in (0, 1, 1, 2, 3, 3, 3):
+                report(played[:count])
+            return Evaluation({}, tuple(played))
+
+    monkeypatch.setattr("sfactory.evaluate._PROGRESS_S", 0.0)
+    monkeypatch.setattr(SavedPolicy, "load", lambda _: Mock(checkpoint=Path("c.pth")))
+    monkeypatch.setattr(EvaluationPlan, "of", lambda *_: Reporting())
+
+    _evaluate(EvaluateConfig("run", episodes=3))
+
+    shown = [line for line in capsys.readouterr().err.splitlines() if "episodes" in line]
+    assert [line.split()[1] for line in shown] == ["1", "2", "3"]
 
 
 def test_episodes_are_the_same_in_any_number_of_processes() -> None:
