@@ -57,7 +57,8 @@ QUICK_TESTS = "MLP or replaced or goes_from or new_actions or publishes"
 # With --quick numbers are divided by the first, and are at least the second.
 SMALLER = {"--batch_size": (32, 128), "--num_envs_per_worker": (4, 4)}
 _BOUND_BY = re.compile(r"bound by .*")
-_TAIL = 12_000  # characters of a failed step's output
+_TAIL = 40_000  # characters of a failed step's output
+_TEST_S = 100.0  # for one test, so that one that hangs leaves time for others
 _SPARE_S = 3.0  # for the end of a step
 
 
@@ -80,15 +81,16 @@ def facts(name: str, device: str) -> Step:
 
 
 def tests(quick: bool) -> Step:
-    """The tests that need a GPU, in one process."""
+    """The tests that need a GPU, in one process, each named as it ends: what has hung or was killed is known."""
     argv = [
         sys.executable,
         "-m",
         "pytest",
-        "-q",
+        "-v",
         "-p",
         "no:cacheprovider",
         "--tb=short",
+        f"--timeout={_TEST_S:g}",
         "-m",
         "gpu",
         "--durations=15",
