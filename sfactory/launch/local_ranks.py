@@ -118,5 +118,5 @@ def visible_to_ranks(devices: Sequence[str]) -> list[str]:
     cpus = ",".join("cpu" for _ in devices)
     given, instead = assigned("learner_devices", ",".join(devices)), f"use --learner_devices={cpus}, or leave it out"
     require_gpu(max(map(int, devices)), given, instead)
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    visible = [gpu.strip() for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     return [visible[int(device)] if visible[0] else device for device in devices]

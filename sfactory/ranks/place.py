@@ -82,7 +82,8 @@ class Place:
         if each:
             first = each * self.local_rank
             os.sched_setaffinity(0, cores[first : first + each])
-        visible = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
+        listed = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        visible = [gpu.strip() for gpu in listed if gpu.strip()]
         if visible and self.local_rank >= len(visible):
             text = f"CUDA_VISIBLE_DEVICES has {len(visible)} GPUs, and this machine {self.local_world} ranks"
             raise ConfigError([f"{text}: start as many as there are GPUs (torchrun --nproc-per-node)"])

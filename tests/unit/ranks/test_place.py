@@ -42,15 +42,15 @@ def test_ranks_of_a_machine_divide_its_cores_and_gpus(monkeypatch: pytest.Monkey
     pinned: list[list[int]] = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 2, 4, 6, 8})
     monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: pinned.append(list(cores)))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,7")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-7,")
 
     gpus = []
     for rank in range(2):
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,7")
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-7,")
         Place(rank, 4, rank, 2).take_share()
         gpus.append(os.environ["CUDA_VISIBLE_DEVICES"])
 
-    assert (pinned, gpus) == ([[0, 2], [4, 6]], ["3", "7"])
+    assert (pinned, gpus) == ([[0, 2], [4, 6]], ["3", "GPU-7"])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     with pytest.raises(ConfigError, match="CUDA_VISIBLE_DEVICES"):
         Place(1, 2, 1, 2).take_share()
@@ -180,8 +180,8 @@ def test_ranks_find_their_gpu_in_their_place(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     assert visible_to_ranks(["2", "0"]) == ["2", "0"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
-    assert visible_to_ranks(["2", "0"]) == ["6", "4"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, 5, GPU-6")
+    assert visible_to_ranks(["2", "0"]) == ["GPU-6", "4"]
     assert visible_to_ranks(["cpu", "cpu"]) == []
     with pytest.raises(ConfigError, match="--learner_devices=0,3"):
         visible_to_ranks(["0", "3"])
