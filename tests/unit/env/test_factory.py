@@ -387,7 +387,7 @@ def test_a_package_that_an_env_of_gymnasium_needs_is_named_with_the_cause_and_wh
     assert re.search(r"; run: .*pip install .*\[mujoco\]", str(caught.value))
 
 
-NEEDY = [family for family in load_families()[0] if hasattr(family, "modules")]
+NEEDY: list[Any] = [family for family in load_families()[0] if hasattr(family, "modules")]
 
 
 def test_names_of_families_whose_packages_are_missing_say_what_to_type(
