@@ -59,7 +59,7 @@ def start(job: Job) -> None:
     ],
 )
 def test_finished_run_is_done_unless_a_limit_was_raised(edited: str, done: bool) -> None:
-    finish(*jobs(STARTED, [1]))
+    finish(jobs(STARTED, [1])[0])
 
     (job,) = jobs(f"{BANDIT} {edited}", [1])
 
@@ -78,7 +78,7 @@ def test_limit_that_is_raised_in_a_file_of_flags_counts_too() -> None:
 
 
 def test_run_that_ended_before_its_limit_is_done_for_the_same_arguments_only() -> None:
-    finish(*jobs(STARTED, [1]), env_steps=500)  # an observer has ended it
+    finish(jobs(STARTED, [1])[0], env_steps=500)  # an observer has ended it
 
     assert [jobs(cmd, [1])[0].done for cmd in (STARTED, f"{STARTED} --rollout=32")] == [True, False]
 
