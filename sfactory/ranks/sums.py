@@ -9,7 +9,6 @@ which NCCL leaves it, and what follows is computed from an unfinished sum. None 
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
@@ -22,7 +21,7 @@ import torch
 from torch import Tensor
 
 from sfactory.clock import BLOCK_S, Awake, Deadline, looks
-from sfactory.errors import ExitCode, RankLost
+from sfactory.errors import ExitCode, RankLost, first_line
 from sfactory.ranks.ranks import Ranks
 from sfactory.system.background import in_background
 from sfactory.system.gpu import use_device
@@ -104,11 +103,14 @@ class SumWatch:
     def _run(self, device: torch.device) -> None:
         use_device(device)
         awake = Awake()
-        with contextlib.suppress(RuntimeError):  # of a device that has failed, for which the learner ends
+        self._ended_at = awake.seconds
+        try:
             while not self.loss:
                 self.look(awake.look())
                 # While it waits for a sum it asks the store each time.
                 time.sleep(BLOCK_S if awake.seconds - self._ended_at >= BLOCK_S else _LOOK_S)
+        except RuntimeError as error:  # of a device that has failed, for which the learner ends by itself
+            self.loss = f"sums on {device} are not watched any more: {first_line(error)}"
 
 
 class WholeState:

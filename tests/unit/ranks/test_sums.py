@@ -107,6 +107,19 @@ def test_a_sum_that_does_not_end_is_cut_off_and_the_rank_that_is_missing_is_name
         assert watch.aborts == 1
 
 
+def test_waits_for_sums_end_where_the_device_has_failed(events: Events) -> None:
+    def failed(silent_s: float) -> str:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nfor debugging")
+
+    watch = SumWatch(TIMEOUT_S, failed, lambda: None, lambda: False)
+    watch.follow()
+
+    watch.begin(torch.device("cpu"))
+
+    with pytest.raises(RankLost, match="sums on cpu are not watched any more: CUDA error: an illegal memory access"):
+        watch.settle()
+
+
 def test_a_process_ends_where_the_gpu_does_not_leave_a_sum(events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[int] = []
     monkeypatch.setattr("sfactory.ranks.sums.os._exit", ended.append)
