@@ -13,14 +13,12 @@ from typing import Any, get_type_hints
 import torch
 
 from sfactory.checkpoint.directory import CheckpointDir, Payload
-from sfactory.checkpoint.file import packed, unpacked
 from sfactory.clock import TIMEOUTS, Deadline, Every, now
 from sfactory.errors import CannotSaveError, CheckpointError, clean
 from sfactory.learner.setup import LearnerSetup
 from sfactory.learner.train_stats import Learned
 from sfactory.learner.trainer import Trainer
 from sfactory.model.flat_state import FlatState
-from sfactory.ranks.ranks import Ranks
 from sfactory.shared.status import StatusRow
 from sfactory.spec import EnvSpec
 
@@ -146,18 +144,6 @@ def take_over(payload: dict[str, Any], where: str, trainer: Trainer) -> None:
         _restore_weights(before, where, trainer)
         raise
     trainer.coefficients.restore(payload.get("coefficients", payload))
-
-
-def share(trainer: Trainer, progress: Progress, ranks: Ranks) -> None:
-    """Have all ranks begin with weights, moments and counts of rank 0. Raises RankLost."""
-    if ranks.world == 1:
-        return
-    content = ranks.broadcast(b"" if ranks.rank else packed(payload_of(trainer, progress)))
-    if ranks.rank:
-        restore(unpacked(content), "the state of rank 0", trainer, progress)
-    if trainer.averaging is not None:
-        trainer.averaging.begin()
-        trainer.averaging.train_step = trainer.train_step
 
 
 def add_up(trainer: Trainer, progress: Progress, counts: Sequence[Sequence[int]]) -> None:

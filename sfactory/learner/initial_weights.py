@@ -1,4 +1,4 @@
-"""Starting weights from another run: ``--init_from=RUN[:POLICY[:KIND]]``, whole or by parts."""
+"""Starting weights: of another run (``--init_from=RUN[:POLICY[:KIND]]``), whole or by parts, or of the first rank."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from typing import NamedTuple, cast
 from torch import Tensor
 
 from sfactory.checkpoint.directory import CheckpointDir, Kind
+from sfactory.checkpoint.file import packed, unpacked
 from sfactory.config.flags import assigned, did_you_mean
 from sfactory.config.saved_config import CONFIG_NAME, checkpoint_folder
 from sfactory.config.schema import PARTS, Config
 from sfactory.errors import ConfigError
-from sfactory.learner.checkpointing import SavedState
+from sfactory.learner.checkpointing import Progress, SavedState, payload_of, restore
 from sfactory.learner.trainer import Trainer
 from sfactory.model.normalizer import RunningNormalizer
 from sfactory.model.parts import part_of
+from sfactory.ranks.ranks import Ranks
 
 _log = logging.getLogger(__name__)
 
@@ -102,3 +104,15 @@ def begin_with_weights(trainer: Trainer, config: Config, policy: int) -> None:
         trainer.target.copy()
     parts = {part_of(name): None for name in initial.tensors}
     _log.info("policy %d begins with the %s of %s", policy, ", ".join(parts), initial.checkpoint)
+
+
+def share(trainer: Trainer, progress: Progress, ranks: Ranks) -> None:
+    """Have all ranks begin with weights, moments and counts of rank 0. Raises RankLost."""
+    if ranks.world == 1:
+        return
+    content = ranks.broadcast(b"" if ranks.rank else packed(payload_of(trainer, progress)))
+    if ranks.rank:
+        restore(unpacked(content), "the state of rank 0", trainer, progress)
+    if trainer.averaging is not None:
+        trainer.averaging.begin()
+        trainer.averaging.train_step = trainer.train_step

@@ -21,10 +21,10 @@ from sfactory.config.task_defaults import why_not_recorded
 from sfactory.errors import DivergedError, RankLost, SFactoryError
 from sfactory.learner.auxiliary import make_auxiliary
 from sfactory.learner.batch import Batch
-from sfactory.learner.checkpointing import Checkpointer, Progress, add_up, share
+from sfactory.learner.checkpointing import Checkpointer, Progress, add_up
 from sfactory.learner.commands import CommandExecutor
 from sfactory.learner.hooks import Hooks
-from sfactory.learner.initial_weights import begin_with_weights
+from sfactory.learner.initial_weights import begin_with_weights, share
 from sfactory.learner.minibatches import Dataset
 from sfactory.learner.setup import LearnerSetup
 from sfactory.learner.staging import Columns
