@@ -27,14 +27,18 @@ def assert_bottleneck_and_shares(run: TrainerRun, inference: str) -> None:
     assert advice is not None, run.report("no bottleneck is reported")
     assert advice[1] in BOTTLENECKS
     assert re.search(r"busy=actor:\d\.\d\d.* bound_by=\w+ ", run.stderr)
-    row = run.metrics()[-2]  # in the last one everything has come to its end
+    rows = run.metrics()[:-1]  # in the last one everything has come to its end
     for kind in ("actor", "policy", "learner") if inference == "central" else ("actor", "learner"):
-        assert row[f"load/{kind}_busy"] > 0
-        assert row[f"load/{kind}_busy"] + row[f"load/{kind}_waiting"] == pytest.approx(1.0), kind
-    assert row["ring/trajectories_count"] > 0
-    assert ("ring/requests_count" in row) == (inference == "central")
+        shares = [(row[f"load/{kind}_busy"], row[f"load/{kind}_waiting"]) for row in rows]
+        seen = [(busy, waiting) for busy, waiting in shares if busy is not None]
+        assert max(busy for busy, _ in seen) > 0, kind
+        assert [busy + waiting for busy, waiting in seen] == pytest.approx([1.0] * len(seen)), kind
+    # A row of a busy machine may have had no trajectory in its second.
+    fullest = max(rows, key=lambda row: row["ring/trajectories_count"] or 0)
+    assert fullest["ring/trajectories_count"] > 0
+    assert ("ring/requests_count" in fullest) == (inference == "central")
     if inference == "central":
-        assert 1 <= row["ring/requests_min"] <= row["ring/requests_p50"] <= row["ring/requests_max"]
+        assert 1 <= fullest["ring/requests_min"] <= fullest["ring/requests_p50"] <= fullest["ring/requests_max"]
 
 
 @pytest.mark.parametrize("flags", [{"inference": "central"}, long({"inference": "local"}), {"serial_mode": True}])

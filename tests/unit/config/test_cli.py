@@ -330,7 +330,7 @@ def test_what_cannot_be_read_is_refused_with_advice(argv: list[str], flag: str, 
 def test_names_of_envs_that_begin_so_or_have_it_in_them_are_suggested() -> None:
     names = "CartPole-v0 or CartPole-v1 or cartpole_without_velocities"
     assert refused("--env=cartpole")[0].endswith(f"; did you mean {names}?")
-    assert refused("--env=Pong-v5")[0].endswith("; did you mean atari_pong?")
+    # Not by a refusal: where ale-py was imported, Pong-v5 is another version of what is registered.
     assert did_you_mean("Pong", ["atari_pong", "atari_boxing", "Ant-v5", "Ant-v5"]) == "; did you mean atari_pong?"
 
 
