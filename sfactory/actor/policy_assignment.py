@@ -25,7 +25,9 @@ SOLE_AGENT = "agent"  # the name of an env's agent where there is no other
 Ids = npt.NDArray[np.int16]
 Mapping = Callable[[str, int, int], int]  # (agent, episode of its env, env of the run) -> policy
 
-_ASKED = 8  # envs, and episodes of each, for which a function must choose the same to be taken for a lasting choice
+# Envs, and episodes of each, for which a function must choose the same to be taken for a lasting choice.
+_ASKED = 8
+_EPISODES_ASKED = (*range(_ASKED), *(10**power for power in range(2, 8)))
 
 
 # Chooses the policies of the agents of an env when an episode begins. Arguments: the env's number in the split, the
@@ -177,7 +179,7 @@ def lasting_policies(mapping: str, agents: Sequence[str], policies: int) -> tupl
         raise ConfigError([f"{assigned('policy_mapping', mapping)}: {error}"]) from error.__cause__
     try:
         before = np.zeros(len(agents), np.int16)
-        drawn = {tuple(rule(env, episode, before)) for env in range(_ASKED) for episode in range(_ASKED)}
+        drawn = {tuple(rule(env, episode, before)) for env in range(_ASKED) for episode in _EPISODES_ASKED}
     except Exception:  # the run may have fewer envs, and the user's function may raise anything for others
         return ()
     return drawn.pop() if len(drawn) == 1 else ()

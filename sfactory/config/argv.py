@@ -279,7 +279,8 @@ def assignment(name: str, value: object) -> list[str]:
     if not isinstance(value, list | tuple):
         return [f"--{name}={value_text(value)}"]
     texts = [value_text(element) for element in value]
-    # A word with two dashes would be taken for a flag, and one with a bracket for the begin of a list.
-    if any(text.split() != [text] or text.startswith(("--", "[")) or asks_for_help([text]) for text in texts):
+    # A word with two dashes would be taken for a flag, one with a bracket for the begin of a list, none for nothing.
+    odd = any(text.split() != [text] or text.startswith(("--", "[")) or asks_for_help([text]) for text in texts)
+    if odd or [text.lower() for text in texts] == ["none"]:
         return [f"--{name}={json.dumps(texts, ensure_ascii=False)}"]
     return [f"--{name}", *texts] if texts else [f"--{name}="]

@@ -126,7 +126,7 @@ def lack_of_splits(config: Config) -> str | None:
 def _no_turn(config: Config) -> str | None:
     """Why a population has no turn, if training ends before the first."""
     population, run = config.population, config.run
-    limit = min(run.train_for_env_steps, -(-run.train_for_frames // config.frames_per_step))
+    limit = run.most_env_steps(config.frames_per_step)
     if not population.with_pbt or population.pbt_start_mutation < limit:
         return None
     tenth = max(1, limit // 10)

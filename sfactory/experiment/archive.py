@@ -133,11 +133,12 @@ class EarlierRun:
             _log.error("%s keeps the flags of this start: %s", path, error)
 
     def _free_name(self) -> Path:
-        """A name for an archived run. An overwrite frees one that holds a run without training."""
+        """A name for an archived run. An overwrite frees one that holds another run without training."""
         assert self._behavior is not None, "something is archived"
         name = self._run_dir.path.name
         is_free = _is_missing if self._behavior == "restart" else partial(_is_free, experiment=name, even_trained=False)
-        return next(filter(is_free, _archives(self._run_dir.path, self._behavior)))
+        others = (folder for folder in _archives(self._run_dir.path, self._behavior) if folder != self.archived)
+        return next(filter(is_free, others))
 
 
 def _content(path: Path) -> bytes | None:

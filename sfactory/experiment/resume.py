@@ -85,7 +85,7 @@ class Resumed:
         missing = tuple(policy for policy, saved in enumerate(policies) if saved is None)
         for policy in missing:
             log.warning("policy %d has no checkpoint although others have: it starts from scratch", policy)
-        entries = [_entry(summary, policy) for policy in range(len(policies))]
+        entries = [_entry(summary, policy, len(policies)) for policy in range(len(policies))]
         episodes = tuple(
             max(int(entry.get("episodes") or 0), 0 if saved is None else saved.episodes)
             for saved, entry in zip(policies, entries, strict=True)
@@ -149,11 +149,11 @@ def summary_of(config: Config, resumed: Resumed | None, status: Result) -> Summa
     )
 
 
-def _entry(summary: Summary | None, policy: int) -> Mapping[str, float | None]:
-    """What ``summary`` has of one policy."""
+def _entry(summary: Summary | None, policy: int, policies: int) -> Mapping[str, float | None]:
+    """What ``summary`` has of one of so many policies."""
     if summary is None:
         return {}
-    if not summary.policies and policy == 0:
+    if policies == 1:
         return {"episodes": summary.episodes, "best_episode_return_mean": summary.best_episode_return_mean}
     return summary.policies[policy] if policy < len(summary.policies) else {}
 

@@ -102,7 +102,7 @@ class Job:
             same = record["argv"] == list(self.arguments)
         except (OSError, ValueError, KeyError, TypeError):
             return False
-        return self._reached or (same and not self._raised)
+        return self._limit_is_reached or (same and not self._limits_are_higher)
 
     @property
     def _limits(self) -> tuple[float, float]:
@@ -111,14 +111,14 @@ class Job:
         return run.most_env_steps(self.config.frames_per_step), run.train_for_seconds
 
     @property
-    def _reached(self) -> bool:
+    def _limit_is_reached(self) -> bool:
         summary = Summary.read(self.run_dir / SUMMARY_NAME)
         if summary is None or self.config.population.num_policies > 1:  # limits are those of each policy
             return False
         return any(map(operator.ge, (summary.env_steps, summary.train_seconds), self._limits))
 
     @property
-    def _raised(self) -> bool:
+    def _limits_are_higher(self) -> bool:
         """Whether a limit is higher than when the run has trained; a file of flags may have it."""
         try:
             saved = read_config(self.run_dir)

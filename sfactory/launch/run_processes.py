@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sfactory.atomic import opened
 from sfactory.clock import RUN_MOST_S, Deadline
-from sfactory.errors import ConfigError, ExitCode, named
+from sfactory.errors import ConfigError, named
 from sfactory.launch.jobs import Job, LaunchState, Status, print_line
 from sfactory.launch.tied_process import tied_command
 from sfactory.process.signals import HANDLED, Interrupts
@@ -25,6 +25,8 @@ _POLL_S = 60.0  # longest wait
 _CLEAN_UP_S = 2.0  # time to clean up after a run that was killed
 _TAIL_BYTES = 1 << 16
 _INTERRUPTED = frozenset(128 + signum for signum in HANDLED)
+# At the very start a run does not handle signals, and Python ends it as it likes.
+_ENDED_EARLY = frozenset({1, *(-signum for signum in HANDLED)})
 
 
 class Gpus:
@@ -134,8 +136,8 @@ class LocalRuns:
         status: Status = "failed"
         if code == 0 and not killed:
             status = "done"
-        elif killed or code in _INTERRUPTED or (self._grace is not None and code not in set(ExitCode)):
-            status = "interrupted"  # at the very start a run does not handle signals, and Python ends it as it likes
+        elif killed or code in _INTERRUPTED or (self._grace is not None and code in _ENDED_EARLY):
+            status = "interrupted"
         cause = last_line(job.log_path, running.log_from) if status == "failed" else ""
         self._launch_state.ended(job.name, status, code, cause)
         print_line(f"{status} {job.name}: {_how(code)}; {len(self._waiting)} wait, {len(self._running)} run")

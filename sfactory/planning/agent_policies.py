@@ -68,7 +68,11 @@ def kinds_of_policies(config: Config, spec: EnvSpec) -> tuple[str, ...]:
         (waiting, waits_for_learner(config), "where collection waits for the learner, each needs splits of its own"),
         ("normalize_input_keys", bool(config.model.normalize_input_keys), "a policy has but the keys of its kind"),
         ("with_pbt", population.with_pbt, "policies copy each other's weights"),
-        ("eval_interval_sec", config.evaluation.eval_interval_sec > 0, "an evaluation is of one policy"),
+        (
+            "eval_interval_sec",
+            config.evaluation.eval_interval_sec > 0,
+            "an evaluator makes its policies for agents of equal spaces",
+        ),
         ("init_from", bool(config.checkpoint.init_from), "the weights are those of one policy"),
         ("opponent_pool", population.opponent_pool > 0, "a past version plays all agents alike"),
         ("critic_obs_keys", bool(config.model.critic_only), "the critic of each kind reads what its actor does"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,8 +33,13 @@ class Evaluation:
 
     @cached_property
     def returns(self) -> npt.NDArray[np.float64]:
-        """[N] - raw returns; with several agents the means of theirs."""
-        return np.array([episode.episode_return for episode in self.episodes], np.float64)
+        """[N] - raw returns; with several agents the means of theirs.
+
+        Episodes in which none of them acted have none; [nan] if that is so in all.
+        """
+        returns = np.array([episode.episode_return for episode in self.episodes], np.float64)
+        acted = returns[~np.isnan(returns)]
+        return acted if len(acted) else np.array([math.nan])
 
     @property
     def mean(self) -> float:

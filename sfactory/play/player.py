@@ -57,9 +57,10 @@ def result_line(played: Mapping[str, object], episodes: Sequence[Episode], video
 def result_of(played: Mapping[str, object], episodes: Sequence[Episode]) -> dict[str, object]:
     """What was ``played``, and how it did.
 
-    Statistics are averaged over the episodes that report them; without a true objective it is the mean return.
+    Statistics are averaged over the episodes that report them; without a true objective it is the mean return. In an
+    episode without one none of the policy's agents acted.
     """
-    returns = [episode.episode_return for episode in episodes]
+    returns = [episode.episode_return for episode in episodes if not math.isnan(episode.episode_return)]
     stats: dict[str, list[float]] = {}
     for episode in episodes:
         for name, value in episode.stats.items():

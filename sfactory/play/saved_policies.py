@@ -110,9 +110,10 @@ def _beside(saved: SavedPolicy, policy: int) -> SavedPolicy:
     wanted = dataclasses.replace(saved.wanted, policy_index=policy)
     try:
         return SavedPolicy.load(wanted)
-    except CheckpointError:
+    except (CheckpointError, ConfigError):
         if not (steps := checkpoints_of(wanted)):
-            raise
+            what = f"policy {policy}, which plays some of the agents, has saved nothing in the run"
+            raise CheckpointError(f"{what}: train it on until it has (--save_every_sec)") from None
     nearest = min(steps, key=lambda each: abs(each - saved.state.env_steps))
     _log.info("policy %d has no such checkpoint; it plays as it was after %d env steps", policy, nearest)
     return SavedPolicy.load(dataclasses.replace(wanted, load_checkpoint_kind="latest", checkpoint_env_steps=nearest))

@@ -127,10 +127,10 @@ class EvaluationPlan(NamedTuple):
         return Evaluation(self._played(), tuple(episodes))
 
     def _code(self) -> Iterator[object]:
-        """The flags that name code of env and networks, or hold it."""
+        """The flags that name code of env, networks and policy mapping, or hold it."""
         values = values_of(self.saved.config)
         yield self.factory.name
-        yield from (values[name] for name in ("wrapper", *NETWORKS))
+        yield from (values[name] for name in ("wrapper", "policy_mapping", *NETWORKS))
         yield from self.factory.kwargs.values()
 
     def _start(

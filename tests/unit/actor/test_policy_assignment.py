@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfactory.actor.policy_assignment import AssignmentRule, PolicyAssignment, custom_assignment, random_assignment
+from sfactory.actor.policy_assignment import (
+    AssignmentRule,
+    PolicyAssignment,
+    custom_assignment,
+    lasting_policies,
+    random_assignment,
+)
 from sfactory.errors import EnvError
 from sfactory.shared.trajectories import NOBODY, Slot, TrajectoryBuffer
 from sfactory_envs.mappings import by_number
@@ -141,3 +147,15 @@ def test_after_draw_is_called_once_policies_were_chosen() -> None:
     assignment.begin_episodes([2])
 
     assert seen == [[0, 1] * ENVS]
+
+
+def later(agent: str, episode: int, env: int) -> int:
+    """One policy for all agents in the first hundred episodes, then one for each."""
+    return 0 if episode < 100 else by_number(agent, episode, env)
+
+
+def test_a_function_lasts_if_it_does_not_choose_otherwise_in_later_episodes() -> None:
+    agents = ("agent_0", "agent_1")
+
+    assert lasting_policies("sfactory_envs.mappings:by_number", agents, 2) == (0, 1)
+    assert lasting_policies(f"{__name__}:later", agents, 2) == ()

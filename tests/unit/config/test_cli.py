@@ -149,6 +149,8 @@ def test_any_text_reaches_its_flag_alone_or_in_a_list() -> None:
 
         assert (line.problems, line.values, line.help) == ([], given, None), text
 
+    assert scan(words_of({"obs_keys": ["None"]}), all_flags()).values == {"obs_keys": ("None",)}
+
 
 def test_lists_and_numbers_of_numpy_become_those_of_python() -> None:
     line = scan(

@@ -104,6 +104,15 @@ def test_a_run_that_has_not_trained_replaces_none_that_has(tmp_path: Path) -> No
     }
 
 
+def test_a_run_that_has_not_trained_is_put_back_as_well(tmp_path: Path) -> None:
+    with RunDir.open(tmp_path, "exp") as run:
+        write_config(run.path, config_of({"env": "untrained", "experiment": "exp"}), {})
+
+    fails(tmp_path, "overwrite", "failed", {"checkpoint_p0/checkpoint_000000000_0.pth": "of no step"})
+
+    assert folders(tmp_path) == {"exp": "untrained", "exp_overwritten0001": "failed"}
+
+
 def test_an_archived_run_that_is_in_use_is_not_put_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     again(tmp_path, "overwrite", "first")
     with RunDir.open(tmp_path, "exp") as run, EarlierRun(run) as earlier:

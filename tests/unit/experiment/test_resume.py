@@ -11,7 +11,7 @@ import torch
 from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.config.flags import config_of
 from sfactory.errors import CheckpointError
-from sfactory.experiment.resume import Resumed
+from sfactory.experiment.resume import Resumed, summary_of
 from sfactory.experiment.run_dir import RunDir
 from sfactory.experiment.summary import Summary
 from sfactory.learner.checkpointing import PAYLOAD_VERSION
@@ -83,6 +83,20 @@ def test_episodes_of_a_session_that_was_killed_are_those_of_its_checkpoints(tmp_
     assert again is not None
     assert (again.episodes_of_policies, again.episodes) == ((30, 40, 5), 75)
     assert again.best_of_policies == (8.0, -1.0, -2.0)  # 7 episodes make no mean
+
+
+def test_a_summary_of_the_run_alone_says_nothing_of_its_several_policies(tmp_path: Path) -> None:
+    config = config_of({"env": "any", "num_policies": 2, "stats_avg": 20})
+    with RunDir.open(tmp_path, "run") as rundir:
+        for policy in range(2):
+            save(rundir, policy, run_env_steps=100, seconds=7.0, episodes=50)
+        killed = Resumed.from_checkpoint(rundir, config)
+        summary_of(config, killed, "interrupted").write(rundir.summary_path)
+
+        again = Resumed.from_checkpoint(rundir, config)
+
+    assert again is not None
+    assert (again.episodes_of_policies, again.episodes) == ((50, 50), 100)
 
 
 def test_weights_that_do_not_fit_name_the_env_and_own_networks(tmp_path: Path) -> None:

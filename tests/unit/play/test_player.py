@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import gymnasium.spaces as spaces
@@ -12,7 +13,8 @@ from torch import Tensor
 
 from sfactory.config.flags import config_of
 from sfactory.model.actor_critic import Acted, ActorCritic
-from sfactory.play.player import Player
+from sfactory.play.evaluation import Evaluation
+from sfactory.play.player import Episode, Player
 from sfactory.play.rendering import show_nothing
 from sfactory.spec import LAST_ACTION, LAST_REWARD, EnvSpec
 from tests.support.scripted_env import ScriptedEnv
@@ -55,3 +57,14 @@ def test_the_core_sees_last_actions_and_rewards_as_in_training() -> None:
     taken = [int(action) for action in env.taken]
     assert [action for action, _ in shown] == [-1, *taken[:2], -1, taken[3]]
     assert [reward for _, reward in shown] == [0.0, 0.5, 1.5, 0.0, 100.5]
+
+
+def test_an_episode_in_which_no_agent_acted_has_no_part_in_returns() -> None:
+    returns = (1.0, math.nan, 3.0)
+
+    found = Evaluation({}, tuple(Episode(each, 5, {}) for each in returns)).summary()
+
+    assert found["episodes"] == 3
+    assert (found["episode_return_mean"], found["true_objective_mean"], found["episode_return_iqm"]) == (2.0, 2.0, 2.0)
+    assert (found["episode_return_min"], found["episode_return_max"]) == (1.0, 3.0)
+    assert Evaluation({}, (Episode(math.nan, 5, {}),)).summary()["episode_return_mean"] is None
