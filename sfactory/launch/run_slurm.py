@@ -66,7 +66,11 @@ class Batch:
             print_line(f"{len(queued)} runs are in Slurm's queue already, and are not submitted again")
         other = [job.name for job in jobs if job.name in queued and self._has_other_script(job)]
         for line in by_text({name: [_OTHER] for name in other}):
-            cancel = shlex.join(["scancel", *(queued[name] for name in other)])
+            cancel = "; ".join(
+                shlex.join(["scancel", *(["-M", cluster] if cluster else []), *numbers])
+                for cluster in sorted(clusters)
+                if (numbers := [queued[name] for name in other if printed[name][2] == cluster])
+            )
             print_line(f"{line}; if these are to count: {cancel}, and the same command again")
         return queued
 
