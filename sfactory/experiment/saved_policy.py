@@ -65,16 +65,17 @@ class SavedPolicy:
     wanted: PolicyFlags
 
     @staticmethod
-    def load(wanted: PolicyFlags) -> SavedPolicy:
+    def load(wanted: PolicyFlags, is_partner: bool = False) -> SavedPolicy:
         """Read the checkpoint that the flags name; with ``checkpoint_env_steps`` the kind "latest" stands for any kind.
 
+        is_partner: it plays beside the policy that was chosen, and no line says which one it is.
         Raises RunDirError without such a run, ConfigError for a damaged config.json or without such a policy, and
         CheckpointError without such a checkpoint that can be loaded.
         """
         run_dir = Path(wanted.train_dir) / wanted.experiment
         config = _read_run_config(Path(wanted.train_dir), wanted.experiment)
         require_trusted_networks(config, run_dir / CONFIG_NAME, wanted.trust_run_dir)
-        _check_policy(run_dir, wanted.policy_index)
+        _check_policy(run_dir, wanted.policy_index, is_partner)
         directory = CheckpointDir(checkpoint_folder(run_dir, wanted.policy_index), config.checkpoint.keep_checkpoints)
         loaded = _load(directory, wanted.load_checkpoint_kind, wanted.checkpoint_env_steps)
         state = SavedState.of(loaded.payload, loaded.path)
@@ -258,7 +259,7 @@ def _no_run(train_dir: Path, experiment: str) -> str:
     return where + (did_you_mean(experiment, runs) or listed)
 
 
-def _check_policy(run_dir: Path, policy: int) -> None:
+def _check_policy(run_dir: Path, policy: int, is_partner: bool) -> None:
     """Raise ConfigError if only other policies have saved something; log which of several it is."""
     numbers = [path.name.removeprefix("checkpoint_p") for path in run_dir.glob("checkpoint_p*")]
     policies = sorted(int(number) for number in numbers if number.isdecimal())
@@ -266,7 +267,7 @@ def _check_policy(run_dir: Path, policy: int) -> None:
     if policies and policy not in policies:
         there = several if len(policies) > 1 else f"policy {policies[0]} alone"
         raise ConfigError([f"--policy_index={policy}: {run_dir} holds {there}"])
-    if len(policies) > 1:
+    if len(policies) > 1 and not is_partner:
         _log.info("policy %d of %s (--policy_index chooses)", policy, several)
 
 

@@ -109,11 +109,12 @@ def _beside(saved: SavedPolicy, policy: int) -> SavedPolicy:
     each policy saves at times of its own."""
     wanted = dataclasses.replace(saved.wanted, policy_index=policy)
     try:
-        return SavedPolicy.load(wanted)
+        return SavedPolicy.load(wanted, is_partner=True)
     except (CheckpointError, ConfigError):
         if not (steps := checkpoints_of(wanted)):
             what = f"policy {policy}, which plays some of the agents, has saved nothing in the run"
             raise CheckpointError(f"{what}: train it on until it has (--save_every_sec)") from None
     nearest = min(steps, key=lambda each: abs(each - saved.state.env_steps))
     _log.info("policy %d has no such checkpoint; it plays as it was after %d env steps", policy, nearest)
-    return SavedPolicy.load(dataclasses.replace(wanted, load_checkpoint_kind="latest", checkpoint_env_steps=nearest))
+    wanted = dataclasses.replace(wanted, load_checkpoint_kind="latest", checkpoint_env_steps=nearest)
+    return SavedPolicy.load(wanted, is_partner=True)
