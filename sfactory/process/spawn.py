@@ -16,7 +16,6 @@ import faulthandler
 import logging
 import multiprocessing
 import os
-import select
 import signal
 import sys
 import tempfile
@@ -24,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker, util
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -146,8 +146,7 @@ def _die_with_main() -> None:
     fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(fd, _F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
-    readable, _, _ = select.select([fd], [], [], 0)
-    if readable:  # main died before the kernel was asked
+    if wait([fd], 0):  # main died before the kernel was asked
         os._exit(int(ExitCode.FAULTS))
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 import mmap
 import os
-import select
 import threading
 import weakref
 from collections.abc import Callable, Mapping
 from multiprocessing import reduction
+from multiprocessing.connection import wait
 from multiprocessing.context import assert_spawning
 from typing import Any
 
@@ -111,8 +111,7 @@ class SharedEvent:
         """Block up to ``timeout`` seconds; True if the event is open."""
         if self._event is not None:
             return self._event.wait(timeout)
-        readable, _, _ = select.select([self._fd], [], [], timeout)
-        return bool(readable)
+        return bool(wait([self._fd], timeout))  # select() takes no descriptors above 1023
 
     def __reduce__(self) -> tuple[Any, ...]:
         assert_spawning(self)  # see SharedArrays

@@ -29,6 +29,7 @@ import traceback
 import uuid
 from collections.abc import Mapping, Sequence
 from multiprocessing import util
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ class WarmProcess:
 
     def _answer(self) -> int:
         assert self._process.stdout is not None
-        ready = select.select([self._process.stdout], [], [], _START_S)[0]
+        ready = wait([self._process.stdout.fileno()], _START_S)
         line = self._process.stdout.readline() if ready else b""
         assert line.endswith(b"\n"), f"the warm process is gone or stuck: {self._process.poll()}"
         return int(line)

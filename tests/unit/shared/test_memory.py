@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import multiprocessing
 import os
@@ -86,7 +87,9 @@ def test_spawned_child_shares_memory_and_events_and_they_survive_its_death() -> 
 
 
 def test_event_is_closed_until_it_is_opened() -> None:
-    event = SharedEvent()
+    first = os.eventfd(0)
+    event = SharedEvent(fcntl.fcntl(first, fcntl.F_DUPFD_CLOEXEC, 1024))  # above what select() takes
+    os.close(first)
     assert not event.wait(0.01)
 
     event.open()
