@@ -40,6 +40,7 @@ def _evaluate(config: EvaluateConfig) -> str:
     # Imported only now, so that a mistyped flag is reported at once.
     with importing_torch(f"evaluating {config.experiment}"):
         from sfactory.experiment.saved_policy import SavedPolicy
+        from sfactory.play.player import returns_of
         from sfactory.runner.evaluation import EvaluationPlan
 
     due = Every(_PROGRESS_S)
@@ -51,7 +52,8 @@ def _evaluate(config: EvaluateConfig) -> str:
             nonlocal shown
             if len(episodes) > shown and (due.due() or len(episodes) == config.episodes):
                 shown = len(episodes)
-                mean = sum(episode.episode_return for episode in episodes) / len(episodes)
+                returns = returns_of(episodes)
+                mean = sum(returns) / len(returns) if returns else math.nan
                 text = f"{saved.checkpoint.name}: {len(episodes)} of {config.episodes} episodes, mean return {mean:.3f}"
                 print(text, file=sys.stderr, flush=True)
 

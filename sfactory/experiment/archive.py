@@ -22,7 +22,7 @@ from sfactory import atomic
 from sfactory.checkpoint.directory import MILESTONES, is_checkpoint
 from sfactory.config.saved_config import CONFIG_NAME, METRICS_NAME, RUN_NAME, SUMMARY_NAME, VIDEOS_NAME
 from sfactory.errors import Refused, RunDirError
-from sfactory.experiment.run_dir import LOCK_NAME, RunDir, trained_checkpoints
+from sfactory.experiment.run_dir import LOCK_NAME, RunDir, numbered, trained_checkpoints
 
 _CHECKPOINTS = re.compile(r"checkpoint_p\d+")
 _UNFINISHED = re.compile(r"\.tmp-\d+-[0-9a-f]{12}")
@@ -151,11 +151,9 @@ def _content(path: Path) -> bytes | None:
 
 def _archives(path: Path, behavior: Behavior) -> Iterator[Path]:
     """The names that archived runs of the name ``path`` get, in their order."""
-    numbers = (f"{number:04d}" for number in itertools.count(1))
-    suffixes = (f"old{number}" for number in numbers)
     if behavior == "overwrite":
-        suffixes = (f"overwritten{number}" for number in itertools.chain([""], numbers))
-    return (path.with_name(f"{path.name}_{suffix}") for suffix in suffixes)
+        return numbered(path.with_name(f"{path.name}_overwritten"))
+    return itertools.islice(numbered(path.with_name(f"{path.name}_old")), 1, None)
 
 
 def _is_missing(folder: Path) -> bool:

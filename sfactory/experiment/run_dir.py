@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -253,11 +253,16 @@ def shown_env_steps(run_dir: Path) -> int:
     return 0
 
 
+def numbered(path: Path) -> Iterator[Path]:
+    """``path``, and then it with 0001, 0002 and so on behind its name."""
+    yield path
+    for number in itertools.count(1):
+        yield path.with_name(f"{path.name}{number:04d}")
+
+
 def keep_unreadable(path: Path, error: Exception) -> None:
     """Rename a file that cannot be read, so that a new one can be written. Raises OSError if that fails."""
-    numbers = (f"{number:04d}" for number in itertools.count(1))
-    names = (path.with_name(f"{path.name}.unreadable{number}") for number in itertools.chain([""], numbers))
-    renamed = next(name for name in names if not os.path.lexists(name))
+    renamed = next(name for name in numbered(path.with_name(f"{path.name}.unreadable")) if not os.path.lexists(name))
     path.rename(renamed)
     _log.warning("%s cannot be read (%r); it is kept as %s", path, error, renamed.name)
 

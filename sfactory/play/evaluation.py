@@ -17,7 +17,7 @@ import numpy.typing as npt
 from sfactory import atomic
 from sfactory.errors import CannotSaveError
 from sfactory.experiment.summary import finite
-from sfactory.play.player import Episode, result_of
+from sfactory.play.player import Episode, result_of, returns_of
 from sfactory.statistics import Array, bootstrap_interval, interquartile_mean
 
 
@@ -37,9 +37,7 @@ class Evaluation:
 
         Episodes in which none of them acted have none; [nan] if that is so in all.
         """
-        returns = np.array([episode.episode_return for episode in self.episodes], np.float64)
-        acted = returns[~np.isnan(returns)]
-        return acted if len(acted) else np.array([math.nan])
+        return np.array(returns_of(self.episodes) or [math.nan], np.float64)
 
     @property
     def mean(self) -> float:

@@ -54,13 +54,17 @@ def result_line(played: Mapping[str, object], episodes: Sequence[Episode], video
     return json.dumps(finite(result), allow_nan=False)
 
 
+def returns_of(episodes: Sequence[Episode]) -> list[float]:
+    """Raw returns; an episode in which none of the policy's agents acted has none."""
+    return [episode.episode_return for episode in episodes if not math.isnan(episode.episode_return)]
+
+
 def result_of(played: Mapping[str, object], episodes: Sequence[Episode]) -> dict[str, object]:
     """What was ``played``, and how it did.
 
-    Statistics are averaged over the episodes that report them; without a true objective it is the mean return. In an
-    episode without one none of the policy's agents acted.
+    Statistics are averaged over the episodes that report them; without a true objective it is the mean return.
     """
-    returns = [episode.episode_return for episode in episodes if not math.isnan(episode.episode_return)]
+    returns = returns_of(episodes)
     stats: dict[str, list[float]] = {}
     for episode in episodes:
         for name, value in episode.stats.items():
