@@ -136,6 +136,13 @@ def _no_turn(config: Config) -> str | None:
     )
 
 
+# Not refused: where the sides are alike, such as two teams with the same task, the comparison is fair.
+ROLES_COMPARED = refuse(
+    ("policy_mapping", "with_pbt"),
+    lambda config: config.population.with_pbt and bool(agents_by_pattern(config.population.policy_mapping)),
+    "each policy plays agents of its own, and the population ranks it against those of other agents, so that it may "
+    "copy one that has learned another task: where the agents' tasks differ, leave --with_pbt out",
+)
 # Not refused: published commands of Sample Factory have these values, with which a run may be tried first.
 NO_TURN = Rule(("pbt_start_mutation", "with_pbt", "train_for_env_steps", "train_for_frames"), _no_turn)
 
