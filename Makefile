@@ -38,8 +38,9 @@ train: $(if $(wildcard $(STAMP)),$(STAMP),$(TRAINS))  ## train CartPole-v1 with 
 	$(PY) -m sfactory.train --env=CartPole-v1 --experiment=$(EXPERIMENT) $(TRAIN_FLAGS)
 	@echo "The run is in train_dir/$(EXPERIMENT); play it with: $(PY) -m sfactory.enjoy --experiment=$(EXPERIMENT)" >&2
 
-# Whole files go to one of two workers; tests/conftest.py puts the files that take longest first.
-PYTEST := $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Whole files go to one of three workers; tests/conftest.py puts the files that take longest first. Three workers fill
+# two cores: a test that has started a run waits for it a third of the time.
+PYTEST := $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test: $(STAMP)  ## run the tests, the long ones left out, on two cores
 	$(PYTEST) -m "not long" --ignore=tests/architecture

@@ -24,8 +24,8 @@ LIMIT_S = 240.0  # of a whole run, on a machine that runs several
     "flags",
     [
         long({}),
-        {"inference": "local"},
-        {**MEMORY, **NORMALIZED},
+        long({**MEMORY, **NORMALIZED}),
+        {"inference": "local", **MEMORY, **NORMALIZED},
         long({"async_rl": False, **SHUFFLED}),
         long({**MEMORY, **PREDICTING}),
     ],

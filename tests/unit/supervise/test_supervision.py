@@ -35,6 +35,7 @@ from sfactory.supervise.process_group import ProcessExit, ProcessGroup, Workload
 from sfactory.supervise.restarts import RestartBudget, WorkerReplacement
 from sfactory.supervise.supervisor import Supervisor
 from sfactory.system.cores import Cores
+from tests.support.long import long
 from tests.support.rings import lock_for_ever
 
 FAULTY = "sfactory_envs.synthetic.faulty:Faulty"
@@ -240,7 +241,7 @@ def test_the_learner_saves_although_no_process_can_be_started_any_more(
     assert run.has_saved()
 
 
-@pytest.mark.parametrize("background", [True, False])
+@pytest.mark.parametrize("background", [long(True), False])
 def test_the_learner_saves_although_a_killed_actor_has_left_its_ring_locked(
     start: Start, background: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
