@@ -15,6 +15,9 @@ TRAIN_FLAGS :=
 PACKAGE_FLAGS :=
 BENCH_FLAGS := --num_workers=2 --num_envs_per_worker=256 --rollout=32 --batch_size=16384 --encoder_mlp_layers 64 64 --device=cpu
 
+# Where this is set, each of the hundreds of processes of the tests compiles the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup train test test-long test-faults check coverage audit format package flags site bench clean
 .DEFAULT_GOAL := help
 
