@@ -28,7 +28,7 @@ from sfactory.config.argv import asks_for_help, words_of
 from sfactory.config.commands import read_evaluate_line
 from sfactory.config.flags import values_of
 from sfactory.config.import_strings import objects_of_program
-from sfactory.config.resolve import Resolved, read_command_line
+from sfactory.config.resolve import read_command_line
 from sfactory.errors import UNDER_MAIN_GUARD, ConfigError, ExitCode, Refused
 from sfactory.experiment.summary import RunResult as RunResult
 from sfactory.process.command import importing_torch
@@ -39,10 +39,13 @@ from sfactory.system.cores import NATIVE, set_for_children
 from sfactory.system.streams import open_standard_streams
 
 if TYPE_CHECKING:
+    from sfactory.config.schema import Config
     from sfactory.play.evaluation import Evaluation
     from sfactory.play.policy import Policy
+    from sfactory.process.spawn import Spawner
     from sfactory.report.observers import Observer
     from sfactory.runner.sampler import Sampler
+    from sfactory.runner.session import Session
 
 Row = Mapping[str, float | None]
 OnReport = Callable[[Row], bool | None]
@@ -139,16 +142,21 @@ def evaluate(
     Raises EnvError if the env cannot be made or hangs, EnvFaults if it fails, and the errors of ``sfactory.load``.
     """
     _require_suitable_process("sfactory.evaluate")
-    from sfactory.play.policy import Policy, find_saved
-    from sfactory.runner.evaluation import EvaluationPlan
+    with _alone("sfactory.evaluate"), _open_streams():
+        from sfactory.process.spawn import Spawner
 
-    saved = policy.saved if isinstance(policy, Policy) else find_saved(policy, trust_run_dir=trust_run_dir)
-    given = {"episodes": episodes, "workers": workers, "env_kwargs": env_kwargs or {}, "seed": seed, "env": env}
-    trusted = trust_run_dir or saved.wanted.trust_run_dir
-    run = {"experiment": "run", "trust_run_dir": trusted, "eval_deterministic": deterministic}
-    config = read_evaluate_line(words_of({**given, **run}))
-    with _alone("sfactory.evaluate"), _open_streams(), _restored_process():
-        return EvaluationPlan.of(saved, config).run()
+        with _variables_of_children():
+            Spawner().open()  # the fork server imports torch while this process does
+        from sfactory.play.policy import Policy, find_saved
+        from sfactory.runner.evaluation import EvaluationPlan
+
+        saved = policy.saved if isinstance(policy, Policy) else find_saved(policy, trust_run_dir=trust_run_dir)
+        given = {"episodes": episodes, "workers": workers, "env_kwargs": env_kwargs or {}, "seed": seed, "env": env}
+        trusted = trust_run_dir or saved.wanted.trust_run_dir
+        run = {"experiment": "run", "trust_run_dir": trusted, "eval_deterministic": deterministic}
+        config = read_evaluate_line(words_of({**given, **run}))
+        with _restored_process():
+            return EvaluationPlan.of(saved, config).run()
 
 
 @contextlib.contextmanager
@@ -175,16 +183,13 @@ def sampler(
     given = {**{name: value for name, value in {"env": env, "encoder": encoder}.items() if value}, **flags}
     own = {"restart_behavior": "restart", "num_batches_per_epoch": 1}  # no run is resumed; a batch has batch_size steps
     resolved = for_rank(read_command_line(words_of({**own, **given})), ONE_RANK)
-    report = resolved.config.report
-    with importing_torch("" if report.quiet else f"sampling {resolved.config.run.env}"):
-        from sfactory.process.spawn import Spawner
+    with _alone("sfactory.sampler"), _open_streams():
+        spawner, unused = _open_spawner(resolved.config, "sampling"), Interrupts()
         from sfactory.runner.session import Session
-    with _alone("sfactory.sampler"), _open_streams(), _restored_process():
-        spawner = Spawner(objects_of_program(values_of(resolved.config).values()), report.printed_level)
-        spawner.open()
-        unused = Interrupts()
+
         try:
-            opened = Session(resolved, [], spawner, unused, now()).sampler()
+            with _restored_process():
+                opened = Session(resolved, [], spawner, unused, now()).sampler()
         finally:
             unused.restore()
     with contextlib.closing(opened):
@@ -212,33 +217,40 @@ def _checked_run(
         resolved = for_rank(read_command_line(arguments), ONE_RANK)
         if resolved.config.benchmark.benchmark:
             raise ConfigError([f"--benchmark=True: {called} trains; python -m sfactory.train measures"])
-        # Only now, so that a mistyped flag is reported before, and the environment variables are set.
-        quiet = resolved.config.report.quiet
-        with importing_torch("" if quiet else f"starting {resolved.config.run.env}"):
-            from sfactory.runner.session import Session  # noqa: F401
+        started_at, spawner, interrupts = now(), _open_spawner(resolved.config, "starting"), Interrupts()
+        from sfactory.runner.session import Session
 
-        interrupts = Interrupts()
         try:
             with _restored_process(), interrupts:
                 watching = {**observers, **({} if on_report is None else {"on_report": _observer(on_report)})}
-                return _run(resolved, arguments, watching, interrupts)
+                session = Session(resolved, arguments, spawner, interrupts, started_at)
+                return _run(session, resolved.config, watching, interrupts)
         finally:
             interrupts.restore()
             gc.collect()  # frees the run's shared memory before the next run allocates its own
 
 
-def _run(
-    resolved: Resolved, arguments: list[str], watching: Mapping[str, Observer], interrupts: Interrupts
-) -> RunResult:
-    from sfactory.process.spawn import Spawner
-    from sfactory.runner.session import Session, summary_of_unopened
+def _open_spawner(config: Config, doing: str) -> Spawner:
+    """Start the fork server, which imports torch while this process does. ``doing``: in words.
 
-    started_at, config = now(), resolved.config
+    Only once flags are read, so that a mistyped one is reported at once. The thread pool of this process's torch is
+    that of the program.
+    """
+    with importing_torch("" if config.report.quiet else f"{doing} {config.run.env}"):
+        from sfactory.process.spawn import Spawner
+
+        with _variables_of_children():
+            spawner = Spawner(objects_of_program(values_of(config).values()), config.report.printed_level)
+            spawner.open()
+        import sfactory.runner.session  # noqa: F401
+    return spawner
+
+
+def _run(session: Session, config: Config, watching: Mapping[str, Observer], interrupts: Interrupts) -> RunResult:
+    from sfactory.runner.session import summary_of_unopened
+
     run_dir = (Path(config.run.train_dir) / config.run.experiment).absolute()
     try:
-        spawner = Spawner(objects_of_program(values_of(config).values()), config.report.printed_level)
-        spawner.open()
-        session = Session(resolved, arguments, spawner, interrupts, started_at)
         outcome = session.train(watching)
     except Interrupted:  # before the run's directory was looked at
         interrupts.raising = False
@@ -330,22 +342,31 @@ def _restored_process() -> Iterator[None]:
     """Restore what a run changes in its process: name, logging, environment, torch's threads, cuDNN's choices."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
-    environment = {variable: os.environ.get(variable) for variable in NATIVE}
     torch = sys.modules["torch"]
     threads, chooses = torch.get_num_threads(), torch.backends.cudnn.benchmark
-    set_for_children()
     name = set_process_name("sf-main")
     root.setLevel(logging.INFO)
     try:
-        yield
+        with _variables_of_children():
+            yield
     finally:
         set_process_name(name)
         root.handlers[:] = handlers
         root.setLevel(level)
-        for variable, value in environment.items():
+        torch.set_num_threads(threads)
+        torch.backends.cudnn.benchmark = chooses
+
+
+@contextlib.contextmanager
+def _variables_of_children() -> Iterator[None]:
+    """Set the environment variables that native libraries of children read, for so long."""
+    before = {variable: os.environ.get(variable) for variable in NATIVE}
+    set_for_children()
+    try:
+        yield
+    finally:
+        for variable, value in before.items():
             if value is None:
                 os.environ.pop(variable, None)
             else:
                 os.environ[variable] = value
-        torch.set_num_threads(threads)
-        torch.backends.cudnn.benchmark = chooses

@@ -39,6 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _evaluate(config: EvaluateConfig) -> str:
     # Imported only now, so that a mistyped flag is reported at once.
     with importing_torch(f"evaluating {config.experiment}"):
+        from sfactory.process.spawn import Spawner
+
+        Spawner().open()  # the fork server imports torch while this process does
         from sfactory.experiment.saved_policy import SavedPolicy
         from sfactory.play.player import returns_of
         from sfactory.runner.evaluation import EvaluationPlan
