@@ -210,7 +210,8 @@ def _given(obs_layout: tuple[str, ...], paths: list[str]) -> dict[str, Layout]:
     """Layouts by path of ``--obs_layout``: KEY=LAYOUT, or one LAYOUT for an env with a single observation."""
     layouts: dict[str, Layout] = {}
     for key, name in layouts_by_key(obs_layout).items():
-        path, entry = (key or paths[0], f"{key}={name}") if key or len(paths) == 1 else ("", name)
+        path = key or (paths[0] if len(paths) == 1 else "")
+        entry = f"{key}={name}" if key else name
         if path not in paths:
             raise EnvError(f"--obs_layout={entry}: write KEY=LAYOUT with one of the keys {', '.join(paths)}")
         if name not in (known := [layout for layout in get_args(Layout) if layout not in _NOT_CHOSEN]):

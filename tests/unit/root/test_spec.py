@@ -120,7 +120,12 @@ def test_a_flag_decides_how_an_observation_is_read() -> None:
     assert layout_of(grid, "obs=hwc") == layout_of(grid, "hwc") == "hwc"
     assert layout_of(grid, "choices") == "choices"
     assert layout_of(spaces.Discrete(3), "flat") == "flat"
-    for flag, words in [("goal=flat", "one of the keys obs"), ("obs=image", "is none of flat"), ("hw", "needs 2")]:
+    for flag, words in [
+        ("goal=flat", "one of the keys obs"),
+        ("obs=image", "is none of flat"),
+        ("hw", "needs 2"),
+        ("image", "layout=image: "),
+    ]:
         with pytest.raises(EnvError, match=words):
             layout_of(grid, flag)
     with pytest.raises(EnvError, match="finite number of values"):
