@@ -53,8 +53,6 @@ _DEFAULTS: Mapping[str, object] = MappingProxyType(
         "adam_eps": 1e-5,
         "max_grad_norm": 1.0,
         "exploration_loss_coeff": 0.01,
-        # Drawn actions of Pong score 18.6 with the bonus where greedy ones score 20.2.
-        "exploration_loss_coeff_schedule": "linear_decay:0.6:0.85",
         "train_for_env_steps": 10_000_000,
     }
 )
