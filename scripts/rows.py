@@ -190,7 +190,9 @@ _ALL = (
         about="Pong (Atari), whole games, 10M frames",
         tried="with a constant learning rate it was 18.9; with two passes, asynchronously, -18 after 1.36M steps. "
         "Greedy play is better than drawn actions: 20.2 of 30 games with the policy after 1.5M steps, which in "
-        "training had 18.6; seed 2 had 19.99 where the bonus for entropy fell from there to 0 at the end",
+        "training had 18.6; seed 2 had 19.99 where the bonus for entropy fell from there to 0 at the end. Seed 1 on a "
+        "processor without AVX-512 stayed at 4 from 1.5M steps on, and was stopped after 1.9M; there the bonus began "
+        "to fall at 1.5M",
     ),
     Row(
         "doom_basic",
