@@ -17,7 +17,7 @@ from tests.support.trainer import RunTrainer, TrainerRun
 
 # The folders with the slowest files come first, so that no worker is left with one of them at the end.
 SLOWEST_FIRST = ("learning", "faults", "flow")
-FEWER, FEWEST = 10, 10  # examples are this many times fewer than a test asks for, but at least so many
+FEWER, FEWEST = 10, 5  # examples are this many times fewer than a test asks for, but at least so many
 
 settings.register_profile("default", deadline=None, max_examples=25)
 settings.register_profile("long", deadline=None, max_examples=200)

@@ -207,7 +207,7 @@ def test_killed_launcher_leaves_no_process_and_its_runs_have_saved(launch: Start
 
 def test_failed_run_is_reported_with_its_last_line_and_the_others_continue(launch: Start) -> None:
     varied = "list = [{env_kwargs = {num_contexts = 1}}, {env_kwargs = {num_contexts = 2}}]"
-    run = launch(description("many", {"train_for_env_steps": 2000}, varied), max_parallel=1)
+    run = launch(description("many", {"train_for_env_steps": 2000, "serial_mode": True}, varied), max_parallel=1)
 
     assert run.wait() == ExitCode.FAULTS, run.report("wrong exit code")
     (failed, failure), (_, other) = run.runs().items()

@@ -199,6 +199,7 @@ def test_member_that_plays_no_more_does_not_block_turns(run_trainer: RunTrainer,
     assert [event["parent"] for event in events(run, "replace")][:2] == [2, 2]
 
 
+@LONG
 def test_serial_population_repeats_itself(run_trainer: RunTrainer) -> None:
     flags = {**POPULATION, "train_for_env_steps": 8000, "serial_mode": True}
     one, other = [run_trainer(experiment=name, **flags) for name in ("one", "other")]

@@ -110,7 +110,7 @@ def stop(run: TrainerRun) -> None:
         long("sf-actor-1", {}),
         ("sf-actor-1", {"inference": "local"}),
         ("sf-policy-0-0", {}),
-        ("sf-actor-1", {"async_rl": False, "num_batches_per_epoch": 2}),
+        long("sf-actor-1", {"async_rl": False, "num_batches_per_epoch": 2}),
         long("sf-policy-0-0", {"num_batches_to_accumulate": 0, "num_batches_per_epoch": 2}),
     ],
     ids=str,

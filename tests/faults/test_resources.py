@@ -64,6 +64,7 @@ def soft_limit(pid: int) -> int:
     return int(line)
 
 
+@pytest.mark.long
 def test_too_few_open_files_are_refused_with_need_and_have(run_trainer: RunTrainer) -> None:
     run = run_trainer(open_files(64, 64), train_for_env_steps=STEPS)
 
@@ -108,6 +109,7 @@ def test_container_with_half_a_core_and_little_dev_shm_is_enough_and_no_process_
     run.stop()
 
 
+@pytest.mark.long
 def test_memory_of_a_container_is_respected(run_trainer: RunTrainer, tmp_path: Path) -> None:
     full = container(tmp_path, memory_max=f"{512 * MIB}", memory_current=f"{112 * MIB}", cpu_max="max 1")
     run = run_trainer(mounted(full), train_for_env_steps=STEPS, num_workers=16)

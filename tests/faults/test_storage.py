@@ -15,7 +15,7 @@ from sfactory.experiment.run_dir import saved_env_steps
 from tests.support import hooks
 from tests.support.files import flip_a_bit, truncate
 from tests.support.processes import eventually
-from tests.support.trainer import BANDIT, CLEAN_S, ENDLESS, REFUSED_S, Finished, RunTrainer, trained, within
+from tests.support.trainer import BANDIT, CLEAN_S, ENDLESS, REFUSED_S, UNHURRIED, Finished, RunTrainer, trained, within
 
 STEPS = 4096
 
@@ -58,7 +58,7 @@ def two_checkpoints(trained_twice: Finished, tmp_path: Path) -> Finished:
 def test_full_disk_is_reported_and_a_later_save_succeeds(run_trainer: RunTrainer, disk: Path) -> None:
     # Weights and moments of 4 MB: more than a full disk takes, while the learner's log is less.
     hook = "tests.support.hooks:fill_disk"
-    run = run_trainer(train_for_env_steps=ENDLESS, encoder_mlp_layers=(512, 512), after_train_step=hook)
+    run = run_trainer(env=UNHURRIED, train_for_env_steps=ENDLESS, encoder_mlp_layers=(512, 512), after_train_step=hook)
     run.wait_until_training()
 
     (disk / hooks.FULL).touch()
@@ -139,11 +139,11 @@ def test_run_whose_directory_is_renamed_ends_at_once_and_saves_nothing_elsewhere
 
 
 def test_second_run_in_the_same_directory_is_refused(run_trainer: RunTrainer) -> None:
-    first = run_trainer(train_for_env_steps=ENDLESS)
+    first = run_trainer(env=UNHURRIED, train_for_env_steps=ENDLESS)
     first.wait_until_training()
 
     seconds = [
-        run_trainer(train_for_env_steps=ENDLESS, restart_behavior=behavior)
+        run_trainer(env=UNHURRIED, train_for_env_steps=ENDLESS, restart_behavior=behavior)
         for behavior in ("resume", "restart", "overwrite")
     ]
 

@@ -176,13 +176,13 @@ def check_memory(sampler: Sampling, rollouts: list[dict[str, Array]]) -> None:
 @pytest.mark.parametrize(
     ("inference", "serial", "rollout", "ends", "transitions"),
     [
-        ("central", False, 5, "mixed", 8_000),
-        ("local", False, 1, "mixed", 3_000),
+        ("central", False, 5, "mixed", 4_000),
+        ("local", False, 1, "mixed", 2_000),
         long("local", False, 3, "truncated", 3_000),
         *(long(inference, False, rollout, "mixed", 30_000) for inference in BOTH for rollout in (5, 8)),
         *(long(inference, False, 4, "both", 3_000) for inference in BOTH),
-        ("central", True, 1, "mixed", 5_000),
-        ("central", True, 4, "both", 5_000),
+        ("central", True, 1, "mixed", 2_500),
+        ("central", True, 4, "both", 2_500),
     ],
 )
 def test_every_transition_arrives_once_in_order_and_whole(
@@ -214,7 +214,7 @@ def test_every_dataset_of_a_synchronous_layout_is_of_the_newest_policy(inference
 def test_recorded_states_of_memory_are_those_of_the_whole_life_of_an_env(
     inference: Inference, serial: bool, rollout: int, recurrence: int
 ) -> None:
-    check_layout(counting_config(inference, rollout, "mixed", recurrence=recurrence), serial, 4_000)
+    check_layout(counting_config(inference, rollout, "mixed", recurrence=recurrence), serial, 2_000)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_vector_env_is_recorded_as_plain_envs_are(
 ) -> None:
     config = counting_config(inference, rollout, ends, recurrence=recurrence, resets=resets)
 
-    check_layout(config, False, 4_000, resets)
+    check_layout(config, False, 2_000, resets)
 
 
 def faulty_config(inference: Inference, rollout: int) -> Config:

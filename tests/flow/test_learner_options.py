@@ -33,7 +33,7 @@ SPECTRAL = {"use_spectral_norm": True, "inference": "local", "amp": "bf16"}
 def test_run_with_auxiliary_losses_learns_can_be_played_and_resumes(
     run_trainer: RunTrainer, flags: dict[str, Any], parts: set[str], bounds: tuple[float, float]
 ) -> None:
-    run = run_trainer(train_for_env_steps=2_000, **flags).done()
+    run = run_trainer(train_for_env_steps=1_000, **flags).done()
 
     rows = [row for row in run.metrics() if row.get("train/aux_loss") is not None]
     assert rows
@@ -50,10 +50,10 @@ def test_run_with_auxiliary_losses_learns_can_be_played_and_resumes(
 @pytest.mark.parametrize(
     ("limit", "epochs", "flags"),
     [
-        (6000, 2, {"num_batchers": 2, "minibatch_ring_size": 2, "num_batches_to_accumulate": 4}),
+        (3000, 2, {"num_batchers": 2, "minibatch_ring_size": 2, "num_batches_to_accumulate": 4}),
         # 300 passes over each dataset: actors are far ahead, on a busy machine, too.
         (1000, 300, {"learner_queue_policy": "drop_oldest", "num_batches_to_accumulate": 3}),
-        (6000, 1, {"replay_proportion": 1.0, "replay_slots": 64}),
+        (3000, 1, {"replay_proportion": 1.0, "replay_slots": 64}),
     ],
 )
 def test_trained_dropped_and_replayed_steps_add_up(

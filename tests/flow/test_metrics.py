@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.long import long
 from tests.support.source import ROOT
-from tests.support.trainer import RunTrainer, TrainerRun
+from tests.support.trainer import UNHURRIED, RunTrainer, TrainerRun
 
 _NAME = re.compile(r"`([a-z_]+/[\w/<>-]+)`")
 BOTTLENECKS = ("actor", "policy", "learner", "cores", "none")
@@ -44,7 +44,7 @@ def assert_bottleneck_and_shares(run: TrainerRun, inference: str) -> None:
 @pytest.mark.parametrize("flags", [{"inference": "central"}, long({"inference": "local"}), {"serial_mode": True}])
 def test_page_names_what_runs_write(run_trainer: RunTrainer, flags: dict[str, object]) -> None:
     often = {"report_interval_sec": 1, "experiment_summaries_interval": 1}
-    run = run_trainer(env="tests.support.envs:Unhurried", train_for_seconds=4, **often, **flags).done()
+    run = run_trainer(env=UNHURRIED, train_for_seconds=4, **often, **flags).done()
 
     rows, patterns = run.metrics(), documented()
     written = {name for row in rows for name in row} - {"time", "env_steps"}

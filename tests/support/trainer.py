@@ -36,8 +36,9 @@ END_S = 60.0  # bound on an ordinary end, and on one with a cause that takes hal
 CHECKPOINT = re.compile(r"checkpoint_(\d+)_(\d+)\.pth")
 EXIT_CODES = {signal.SIGINT: ExitCode.SIGINT, signal.SIGTERM: ExitCode.SIGTERM}
 ENDLESS = 1_000_000_000  # env steps
-MORE_STEPS = 4096
+MORE_STEPS = 2048
 FAULTY = "sfactory_envs.synthetic.faulty:Faulty"
+UNHURRIED = "tests.support.envs:Unhurried"  # leaves the cores to other tests while a run is looked at
 BANDIT = "sfactory_envs.synthetic.bandit:Bandit"
 Kind = Literal["latest", "best", "milestone"]
 # How the last line begins. All that is not here has failed.

@@ -20,6 +20,7 @@ from sfactory_envs.synthetic.counting_agents import AgentsRules, CountingLists, 
 from tests.support.agents_check import AgentCounts, check_rows
 from tests.support.counting_check import NAMES, Column
 from tests.support.episodes import finished_episodes
+from tests.support.long import long
 from tests.support.parts import small_layout
 
 Form = Literal["parallel", "lists"]
@@ -129,7 +130,7 @@ def leave_traces(slot: Slot) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("rollout", [1, 2, 5, 13])
+@pytest.mark.parametrize("rollout", [1, long(2), 5, long(13)])
 def test_every_kind_of_row_of_every_agent_follows_the_script(form: Form, rollout: int) -> None:
     rules = AgentsRules(agents=4, max_length=9, all_may_sleep=form == "lists")
 
@@ -143,7 +144,7 @@ def test_every_kind_of_row_of_every_agent_follows_the_script(form: Form, rollout
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [*range(4), *map(long, range(4, 16))])
 def test_rows_follow_random_scripts(form: Form, seed: int) -> None:
     agents, max_length, rollout = (int(number) for number in np.random.default_rng(seed).integers(1, (7, 13, 8)))
     rules = AgentsRules(agents, max_length=max_length, all_may_sleep=form == "lists")

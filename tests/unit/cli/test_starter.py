@@ -15,21 +15,28 @@ from sfactory.errors import ExitCode
 SCRIPT = Path(sys.executable).with_name("sfactory")
 
 
-def test_the_project_passes_its_test_and_trains(tmp_path: Path) -> None:
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
     folder = tmp_path / "new" / "project"
-
     assert starter.main([str(folder)]) == ExitCode.DONE
+    return folder
 
-    assert sorted(path.name for path in folder.iterdir()) == sorted(starter.FILES)
-    assert len((folder / "README.md").read_text().splitlines()) <= 12
+
+def test_the_project_passes_its_tests_one_of_which_trains(project: Path) -> None:
+    assert sorted(path.name for path in project.iterdir()) == sorted(starter.FILES)
+    assert len((project / "README.md").read_text().splitlines()) <= 12
     tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."]
-    done = subprocess.run(tests, cwd=folder, capture_output=True, text=True, check=False, timeout=240)
+    done = subprocess.run(tests, cwd=project, capture_output=True, text=True, check=False, timeout=240)
     assert "4 passed" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.long
+def test_the_project_trains_by_the_command_that_it_names(project: Path) -> None:
     # As the script that pip installs, which lies in another folder than the project.
     command = [str(SCRIPT), "train", "--config=config.yaml", "--train_for_env_steps=5k", "--num_workers=1"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=240)
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=True, timeout=240)
     assert json.loads(done.stdout)["env_steps"] >= 5000
-    assert (folder / "train_dir" / "catch" / "summary.json").is_file()
+    assert (project / "train_dir" / "catch" / "summary.json").is_file()
 
 
 def test_files_that_exist_are_not_overwritten(

@@ -11,6 +11,7 @@ import pytest
 from sfactory.actor.env_batch import EnvBatch
 from sfactory.env.factory import SPANS_FRAMES, make_env
 from sfactory.errors import EnvError
+from tests.support.long import long
 
 ale_py = pytest.importorskip("ale_py")
 cv2 = pytest.importorskip("cv2")
@@ -137,7 +138,7 @@ def test_seed_determines_the_game(name: str, sticky: float) -> None:
     assert play(fresh, actions) == play(used, actions)
 
 
-@pytest.mark.parametrize("noop_max", [1, 7, 30])
+@pytest.mark.parametrize("noop_max", [1, 7, long(30)])
 def test_game_begins_with_1_to_noop_max_frames_of_doing_nothing(noop_max: int) -> None:
     env, game = make("atari_freeway", noop_max=noop_max), Emulator("freeway")
     starts = [small(game.act(NOOP)[1]).tobytes() for _ in range(30)]

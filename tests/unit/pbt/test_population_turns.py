@@ -21,6 +21,7 @@ from sfactory.errors import EnvError
 from sfactory.pbt.event_log import EVENT_LOG_NAME, Event, Kind, read_events
 from sfactory.pbt.population import Population
 from sfactory.pbt.state import load_state
+from tests.support.long import long
 
 PERIOD, START = 1000, 4000
 FLAGS: dict[str, Any] = {
@@ -216,7 +217,7 @@ def test_config_of_a_member_has_its_values_and_is_valid(tmp_path: Path) -> None:
     assert {event.hyperparameters["batch_size"] for event in events} == {1056, 2112, 4224}
 
 
-@pytest.mark.parametrize("pause", [START + 100, START + 1300, START + 5200])
+@pytest.mark.parametrize("pause", [long(START + 100), START + 1300, long(START + 5200)])
 def test_interrupted_population_has_the_same_turns(tmp_path: Path, pause: int) -> None:
     whole = begun(tmp_path / "whole")
     expected = play(whole, range(0, START + 12 * PERIOD, 100))

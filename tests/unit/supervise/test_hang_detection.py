@@ -218,6 +218,7 @@ def test_a_serial_run_shows_its_stacks_once_progress_ends_that_is_due(progress: 
     assert 'File "<string>"' in after
 
 
+@pytest.mark.long
 def test_a_serial_run_ends_although_its_stacks_are_not_read() -> None:
     reader, writer = os.pipe()
     os.write(writer, bytes(fcntl.fcntl(writer, fcntl.F_GETPIPE_SZ)))

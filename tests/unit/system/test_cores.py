@@ -56,7 +56,7 @@ def test_number_of_actors_starting_at_once_follows_the_cores() -> None:
 
 # In a thread, as in the learner. Each round allocates the memory of some layers and frees it in the same order. The
 # last ones are above 32 MiB: by default, glibc maps and unmaps each of these alone.
-ROUNDS, MIB = 10, [8] * 30 + [48] * 2
+ROUNDS, MIB = 4, [8] * 30 + [48] * 2
 PAGES = ROUNDS * sum(MIB) * 2**20 // 4096
 PROGRAM = f"""
 import resource, threading, torch
