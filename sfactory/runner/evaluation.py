@@ -100,14 +100,13 @@ class EvaluationPlan(NamedTuple):
         return EvaluationPlan(saved, factory, config.episodes, workers, seed, config.eval_deterministic)
 
     def run(self, report: Report = lambda episodes: None) -> Evaluation:
-        """Play. ``report``: called twice a second with the episodes so far.
+        """Play, once a Spawner has been opened. ``report``: called twice a second with the episodes so far.
 
         Raises EnvError if the env cannot be made or hangs, EnvFaults if it fails, and the errors of SavedPolicies.
         """
         # Torch would send weights as shared memory.
         policies = SavedPolicies.of(self.saved).with_weights(lambda weight: weight.numpy())
         spawner = Spawner(objects_of_program(self._code()))
-        spawner.open()
         found: dict[int, Episode] = {}
         with ThreadPoolExecutor(self.workers) as pool, contextlib.ExitStack() as processes:
             # Each process has a stack of its own, so that its end is explained by what belongs to it.
