@@ -49,7 +49,7 @@ def test_env_that_raises_once_is_recreated(
     run_trainer: RunTrainer, tmp_path: Path, layout: str, fault: str, error: str
 ) -> None:
     kwargs = {fault: 5 if fault == "raise_in_reset" else 100, "fuse": str(tmp_path / "fuse")}
-    run = run_trainer(train_for_env_steps=8_000, env=FAULTY, env_kwargs=kwargs, **LAYOUTS[layout])
+    run = run_trainer(train_for_env_steps=4_000, env=FAULTY, env_kwargs=kwargs, **LAYOUTS[layout])
 
     assert_recovered(run, rf"EnvFault: {error}.* \(1 of --max_env_restarts=20\)", restarts=1, bad_data=0)
     assert "faulty.py" in run.stderr
@@ -61,7 +61,7 @@ def test_env_that_raises_once_is_recreated(
 @pytest.mark.parametrize(
     ("layout", "fault", "reason"),
     [
-        ("local", "inf_reward_at", "reward is inf"),
+        long("local", "inf_reward_at", "reward is inf"),
         ("serial", "nan_obs_at", "observation 'obs' holds NaN or infinity"),
         ("central", "short_obs_at", r"observation 'obs' has shape \(3,\)"),
     ],
@@ -70,7 +70,7 @@ def test_invalid_data_is_masked(run_trainer: RunTrainer, tmp_path: Path, layout:
     # Step 100 is within an episode: the final observation of a terminated one is not looked at.
     kwargs = {fault: 100, "fuse": str(tmp_path / "fuse")}
     normalized = {"normalize_input": True, "normalize_returns": True}
-    run = run_trainer(train_for_env_steps=8_000, env=FAULTY, env_kwargs=kwargs, **normalized, **LAYOUTS[layout])
+    run = run_trainer(train_for_env_steps=4_000, env=FAULTY, env_kwargs=kwargs, **normalized, **LAYOUTS[layout])
 
     assert_recovered(run, reason, restarts=0, bad_data=1)
     assert run.result()["episode_length_mean"] == 8

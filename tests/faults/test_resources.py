@@ -128,6 +128,7 @@ def test_container_too_small_for_the_imports_of_main_is_refused_before_any_proce
     assert not run.run_dir.exists()
 
 
+@pytest.mark.long
 def test_run_works_without_standard_streams(run_trainer: RunTrainer) -> None:
     closed = command("sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh")
     run = run_trainer(closed, train_for_env_steps=STEPS)

@@ -71,7 +71,7 @@ def assert_interrupted(run: TrainerRun, number: signal.Signals, within_s: float 
     [
         (IN_IMPORT, "sfactory.config.resolve"),
         *(long(IN_IMPORT, module) for module in ("torch.nn", "yaml._yaml", "torch", "gymnasium.envs.registration")),
-        pytest.param(IN_C, "-", id="in C"),
+        long(IN_C, "-", id="in C"),
     ],
 )
 def test_signal_inside_an_import_is_answered(run_trainer: RunTrainer, program: str, module: str) -> None:

@@ -195,7 +195,7 @@ def test_every_transition_arrives_once_in_order_and_whole(
     ("inference", "serial"), [("central", False), ("local", True), long("local", False), long("central", True)]
 )
 def test_every_dataset_of_a_synchronous_layout_is_of_the_newest_policy(inference: Inference, serial: bool) -> None:
-    datasets = check_layout(counting_config(inference, 5, "mixed", synchronous=True), serial, 6_000)
+    datasets = check_layout(counting_config(inference, 5, "mixed", synchronous=True), serial, 3_000)
 
     for version, dataset in enumerate(datasets):
         assert (dataset["policy_version"] == version).all(), f"dataset {version}"

@@ -103,14 +103,14 @@ def test_every_row_of_every_agent_arrives_as_the_script_says(
     config = agents_config(inference, form, rollout)
     spec = SPEC if form == "Lists" else PARALLEL_SPEC
 
-    check_layout((SerialSampler if serial else Sampler)(config, spec), form, 1_500 if serial else 4_000)
+    check_layout((SerialSampler if serial else Sampler)(config, spec), form, 1_000 if serial else 2_000)
 
 
 @pytest.mark.parametrize("inference", ["central", long("local")])
 def test_synchronous_dataset_is_one_round_of_all_agents(inference: Inference) -> None:
     config = agents_config(inference, "Lists", 5, synchronous=True)
 
-    columns = check_layout(SerialSampler(config, SPEC), "Lists", 1_500)
+    columns = check_layout(SerialSampler(config, SPEC), "Lists", 1_000)
 
     assert len({len(column) for column in columns.values()}) == 1
 
@@ -124,5 +124,5 @@ def test_agent_that_wakes_up_remembers_all_that_it_has_seen(
     torch.manual_seed(rollout)
     sampler = SerialSampler(agents_config(inference, "Lists", rollout, recurrence=recurrence), SPEC)
 
-    for rollouts in check_layout(sampler, "Lists", 1_500).values():
+    for rollouts in check_layout(sampler, "Lists", 1_000).values():
         check_memory(sampler, rollouts)

@@ -264,7 +264,7 @@ class Unclosable(Seesaw):
 class StartsProcesses(Unhurried):
     """Starts processes, and ends none: programs that sleep, one with a session of its own, a daemon, a forked child.
 
-    Two pools of one process each, of both kinds that Python has, work in every step.
+    Two pools of one process each, of both kinds that Python has, work in every step, which takes ten milliseconds.
 
     The daemon ignores SIGTERM, and programs inherit all files that are inheritable, as those do that C starts.
     Their pids are lines of a file in ``folder`` that is called like the pid of its own process. Once there is a file
@@ -296,6 +296,7 @@ class StartsProcesses(Unhurried):
         self._left -= 1
         if self._deaf and self._left == 0:
             os.closerange(3, 4096)
+        time.sleep(9e-3)
         if not self._deaf:  # it would close what connects it with its pools
             self._work()
         if self._hangs.exists():

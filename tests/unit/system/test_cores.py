@@ -86,6 +86,10 @@ def faults_of_later_rounds(variables: dict[str, str]) -> int:
     return int(done.stdout.split()[-1])
 
 
-def test_freed_memory_is_reused_without_page_faults_only_with_the_settings_of_a_run() -> None:
+def test_freed_memory_is_reused_without_page_faults() -> None:
     assert faults_of_later_rounds(NATIVE) < PAGES // 1000
+
+
+@pytest.mark.long
+def test_freed_memory_is_not_reused_without_the_settings_of_a_run() -> None:
     assert faults_of_later_rounds({}) > PAGES // 10
