@@ -196,6 +196,7 @@ def test_ctrl_c_while_a_run_is_being_resumed_leaves_it_as_it_was(run_trainer: Ru
         assert json.loads((run.run_dir / "run.json").read_text())["status"] in ("interrupted", "done")
 
 
+@pytest.mark.long
 def test_a_run_whose_output_is_not_read_trains_and_saves(run_trainer: RunTrainer, tmp_path: Path) -> None:
     output = tmp_path / "output"
     os.mkfifo(output)

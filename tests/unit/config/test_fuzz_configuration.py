@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -84,10 +84,24 @@ def test_any_command_line_is_a_config_or_refused_line_by_line(line: list[str]) -
     assert isinstance(read(read_enjoy_line, line), EnjoyConfig | None)
 
 
-@pytest.mark.parametrize("name", all_flags())
-def test_every_flag_takes_or_refuses_the_words_that_others_stumble_over(name: str) -> None:
-    for word in ("", "nan", "-1", "9" * 400, "1e9999", "\udcff", "[" * 3000, "None", "{}", "a\nb"):
-        answered(["--env=CartPole-v1", f"--{name}={word}"])
+STUMBLED_OVER = ("", "nan", "-1", "9" * 400, "1e9999", "\udcff", "[" * 3000, "None", "{}", "a\nb")
+
+
+def takes_or_refuses(flag: str, words: Iterable[str]) -> None:
+    for word in words:
+        answered(["--env=CartPole-v1", f"--{flag}={word}"])
+
+
+@pytest.mark.parametrize("flag", all_flags())
+def test_every_flag_takes_or_refuses_words_that_others_stumble_over(flag: str) -> None:
+    first = 3 * list(all_flags()).index(flag) % len(STUMBLED_OVER)
+    takes_or_refuses(flag, (STUMBLED_OVER * 2)[first : first + 3])
+
+
+@pytest.mark.long
+def test_every_flag_takes_or_refuses_each_word_that_others_stumble_over() -> None:
+    for flag in all_flags():
+        takes_or_refuses(flag, STUMBLED_OVER)
 
 
 def from_file(name: str, content: bytes) -> Resolved | None:
