@@ -45,10 +45,6 @@ class Started:
         known = processes or tuple(int(path.name) for path in self.folder.iterdir() if path.name.isdigit())
         return set().union(*map(self.of, known)) & marked(self.run.mark).keys()
 
-    def programs(self) -> list[int]:
-        """What of that lives and is a program, not a fork of Python."""
-        return [pid for pid in self.alive() if (PROC / str(pid) / "comm").read_text() == "sleep\n"]
-
     def assert_replaced(self, name: str, before: int) -> None:
         """The process is replaced by one whose envs have processes, and those of its predecessor are gone."""
 
@@ -161,9 +157,10 @@ def test_nothing_that_envs_have_started_is_left_when_main_is_killed(
     run_trainer: RunTrainer, tmp_path: Path, serial: bool, deaf: bool
 ) -> None:
     started = Started(run_trainer, tmp_path, deaf, train_for_env_steps=ENDLESS, serial_mode=serial)
-    started.run.wait_until_training()
-    started.run.wait_until(lambda: len(started.programs()) == 2 * 2 * 3)  # one actor alone may have trained
-    open_files = {name for pid in started.programs() for name in os.listdir(PROC / str(pid) / "fd")}
+    wait_until_all_work(started.run)
+    programs = [pid for pid in started.alive() if (PROC / str(pid) / "comm").read_text() == "sleep\n"]
+    assert len(programs) == 2 * 2 * 3
+    open_files = {name for pid in programs for name in os.listdir(PROC / str(pid) / "fd")}
     assert open_files <= {"0", "1", "2"}, started.run.report("programs have inherited files of ours")
 
     started.run.kill("sf-main")

@@ -118,11 +118,8 @@ def test_ctrl_c_ends_a_run_that_recreates_its_envs(run_trainer: RunTrainer, tmp_
     order = tmp_path / "order"
     env = {"env": "tests.support.envs:Unresettable", "env_kwargs": {"order": str(order)}}
     run = run_trainer(train_for_env_steps=ENDLESS, **env, max_env_restarts=10**6, **LAYOUTS[layout])
-    # An actor ends the run if its first resets fail, so all have to have had theirs; a serial run has one process.
-    if layout == "serial":
-        run.wait_until_training()
-    else:
-        wait_until_all_work(run)
+    # An actor ends the run if its first resets fail, so all have to have had theirs.
+    wait_until_all_work(run)
     order.touch()
     run.wait_until(lambda: run.stderr.count("the level file is gone; ") >= 6)
 

@@ -39,8 +39,7 @@ def test_run_describes_every_process_and_continues(run_trainer: RunTrainer, seri
     run.signal_group(signal.SIGUSR1)  # while it starts: it answers once it can
     run.wait_until_training()
     run.wait_until(lambda: len(answers(run)) == 1)
-    if not serial:
-        wait_until_all_work(run)
+    wait_until_all_work(run)
     asked, before = len(answers(run)), run.processes()
 
     for count in (asked + 1, asked + 2):

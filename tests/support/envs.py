@@ -261,7 +261,7 @@ class Unclosable(Seesaw):
             _FAULTS[self._how]()
 
 
-class StartsProcesses(Unhurried):
+class StartsProcesses(Seesaw):
     """Starts processes, and ends none: programs that sleep, one with a session of its own, a daemon, a forked child.
 
     Two pools of one process each, of both kinds that Python has, work in every step, which takes ten milliseconds.
@@ -296,7 +296,7 @@ class StartsProcesses(Unhurried):
         self._left -= 1
         if self._deaf and self._left == 0:
             os.closerange(3, 4096)
-        time.sleep(9e-3)
+        time.sleep(10e-3)
         if not self._deaf:  # it would close what connects it with its pools
             self._work()
         if self._hangs.exists():
