@@ -46,7 +46,7 @@ class BaseBatch(abc.ABC):
     envs: the envs; one vector env is a single entry
     size: N. Each agent of a multi-agent env is a row (NOTE [Rows of agents])
     observations, rewards: N current observations and rewards of the last step, as the split's writer takes them
-    extras: extra statistics of finished episodes, not sent yet
+    extras: extra statistics of finished episodes, not sent yet; those of the last step are only noted
 
     Lists of rows of the last step. Lists and not an array of codes per row: of 128 rows a step in which one episode
     ends is recorded in 4.6 us instead of 9.6 us, and a step in which none does in 0.36 us instead of 0.26 us.
@@ -267,6 +267,7 @@ class BaseBatch(abc.ABC):
         for rows in (*stopped, self.resumed, self.lost, self.broken, self.idle):
             rows[:] = [row for row in rows if row not in own]
         self.rewards[own.start : own.stop] = [0.0] * len(own)
+        self.extras.forget(own)
         self.broken += own
 
     def _rows(self, env: int) -> range:
@@ -329,7 +330,7 @@ class EnvBatch(BaseBatch):
         self.observations[env], _ = shown
 
     def _end(self, env: int, terminated: bool, info: dict[str, Any]) -> None:
-        self.extras.add(info, env)
+        self.extras.note(info, env)
         if terminated:
             self.terminated.append(env)
             self._reset(env)

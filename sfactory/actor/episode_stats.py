@@ -166,12 +166,18 @@ class ExtraStatsTracker:
         self.assignment: PolicyAssignment | None = None
         self.recorder: EpisodeRecorder | None = None
         self._names: set[str] = {TRUE_OBJECTIVE}
+        self._noted: dict[int, list[tuple[tuple[int, str], float]]] = {}  # ((policy, name), number), by row
         self._waiting: dict[tuple[int, str], deque[float]] = {}
         self._refused: str | None = None
         self._refusal_sent = False
 
     def add(self, info: object, row: int = 0) -> None:
         """Add the ``info`` of the last step of ``row``'s episode. Never raises, whatever the env has put there."""
+        self.note(info, row)
+        self.keep()
+
+    def note(self, info: object, row: int) -> None:
+        """As ``add``, but the numbers count only with ``keep``: the step may turn out to be invalid."""
         if type(info) is dict and not info:  # the most common case
             return
         policy = 0 if self.assignment is None else int(self.assignment.ids[row])
@@ -181,9 +187,21 @@ class ExtraStatsTracker:
             if isinstance(info, Mapping):
                 if self.recorder is not None:
                     self.recorder.note(info, row)
-                self._add_all(info, policy)
+                self._add_all(info, row, policy)
         except Exception as error:  # the env's own objects may raise anything when they are read
             self._refuse(f"{EXTRA_STATS} cannot be read: {type(error).__name__}")
+
+    def keep(self) -> None:
+        """What was noted counts."""
+        for numbers in self._noted.values():
+            for key, number in numbers:
+                self._waiting.setdefault(key, deque(maxlen=MAX_EPISODES_PER_REPORT)).append(number)
+        self._noted.clear()
+
+    def forget(self, rows: Iterable[int]) -> None:
+        """The last step of ``rows`` is discarded: what was noted of it does not count."""
+        for row in rows:
+            self._noted.pop(row, None)
 
     def send(self, actor: int, put: Callable[[EpisodeExtras | ExtrasRefused], bool]) -> bool:
         """Pass everything to ``put``; False as soon as that returns False, and the rest stays here."""
@@ -198,10 +216,10 @@ class ExtraStatsTracker:
                 values.clear()
         return True
 
-    def _add_all(self, info: Mapping[str, Any], policy: int) -> None:
+    def _add_all(self, info: Mapping[str, Any], row: int, policy: int) -> None:
         has_objective = TRUE_OBJECTIVE in info
         if has_objective:
-            self._add(TRUE_OBJECTIVE, info[TRUE_OBJECTIVE], policy)
+            self._add(TRUE_OBJECTIVE, info[TRUE_OBJECTIVE], row, policy)
         stats = info.get(EXTRA_STATS)
         if stats is None:
             return
@@ -211,9 +229,9 @@ class ExtraStatsTracker:
         # One more than allowed, so that too many are noticed and an endless mapping does no harm.
         for name, value in islice(stats.items(), MAX_STAT_NAMES + 2):
             if not (has_objective and name == TRUE_OBJECTIVE):
-                self._add(name, value, policy)
+                self._add(name, value, row, policy)
 
-    def _add(self, key: object, value: Any, policy: int) -> None:
+    def _add(self, key: object, value: Any, row: int, policy: int) -> None:
         # Half a surrogate pair, which UTF-8 cannot encode, becomes a question mark.
         name = str(key).encode(errors="replace").decode()
         try:
@@ -230,7 +248,7 @@ class ExtraStatsTracker:
             self._refuse(f"{name!r} is one name too many: there may be {MAX_STAT_NAMES} in all")
         else:
             self._names.add(name)
-            self._waiting.setdefault((policy, name), deque(maxlen=MAX_EPISODES_PER_REPORT)).append(number)
+            self._noted.setdefault(row, []).append(((policy, name), number))
 
     def _refuse(self, reason: str) -> None:
         if self._refused is None:

@@ -239,7 +239,7 @@ class MultiAgentBatch(BaseBatch):
         self.ended += [rows[agent] for agent in stops.ended]
         self.died += [rows[agent] for agent in stops.died]
         for agent in sorted(stops.terminated + stops.truncated + stops.ended):
-            self.extras.add(change.infos[agent], rows[agent])
+            self.extras.note(change.infos[agent], rows[agent])
         if stops.over:
             self.over.append(env)
             self.never_acted += [row for row, acted in zip(rows, self.activities[env].acted, strict=True) if not acted]

@@ -220,6 +220,7 @@ class Split:
 
     def _record_ends(self, slot: Slot, t: int) -> None:
         batch, episodes, first = self.batch, self.episodes, self.batch.first
+        batch.extras.keep()
         # Indexing with a list makes an array of it, which takes longer than all else, even if the list is empty.
         terminated = np.array(batch.terminated, np.intp)
         slot.is_first[t + 1, terminated if first == batch.terminated else first] = True

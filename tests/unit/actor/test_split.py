@@ -251,6 +251,7 @@ def test_extra_statistics_are_taken_only_at_the_ends_of_episodes() -> None:
 
     for _ in range(6):
         batch.step([0, 0, 0])
+        batch.extras.keep()
 
     sent: list[Any] = []
     batch.extras.send(9, lambda message: bool(sent.append(message)))  # type: ignore[func-returns-value]

@@ -83,6 +83,7 @@ def test_extra_statistics_at_the_end_of_an_episode_are_passed_on(mode: Mode) -> 
 
     for _ in range(4):
         batch.step(np.zeros(2, np.int64))
+        batch.extras.keep()
 
     batch.extras.send(0, lambda message: sent.append((message.name, message.values.tolist())) or True)  # type: ignore
     assert sent == [("steps", [2.0, 3.0])]
