@@ -77,7 +77,7 @@ class AtariEnv(gymnasium.Env[Obs, np.int64]):
 
     Observations: [framestack, size, size] uint8, three times as many channels in color. Each frame is the maximum
     of the last two that an action was held for, since many games show some objects in every other frame only.
-    An observation is a view that is valid until the next reset and the step after it.
+    Each observation has memory of its own.
 
     Rewards are the game's own points; the learner may clip them. ``info["lives"]`` is there after
     every step; the step that ends a whole game adds ``info["true_objective"]``, its score over all lives, and
@@ -141,7 +141,7 @@ class AtariEnv(gymnasium.Env[Obs, np.int64]):
         self._lives = self._ale.lives()
         self._draw(self._ring.restart())
         self._ring.spread()
-        return self._ring.window, {"lives": self._lives}
+        return self._ring.window.copy(), {"lives": self._lives}
 
     def step(self, action: np.int64 | int) -> tuple[Obs, float, bool, bool, Info]:
         """Hold ``action`` for frameskip frames; the reward is the sum of theirs."""
@@ -161,7 +161,7 @@ class AtariEnv(gymnasium.Env[Obs, np.int64]):
             score = info["true_objective"] = float(self._score)
             info["episode_extra_stats"] = {"game_score": score, "game_length": float(self._steps)}
         self._draw(self._ring.push())
-        return self._ring.window, float(points), terminated, truncated, info
+        return self._ring.window.copy(), float(points), terminated, truncated, info
 
     def render(self) -> Obs | None:
         """The screen, [210, 160, 3] uint8; None without render_mode="rgb_array"."""

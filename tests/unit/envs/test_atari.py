@@ -113,6 +113,21 @@ def test_frames_are_the_maximum_of_the_last_two_and_stacked_oldest_first(framesk
         assert reward == sum(points for points, _ in frames)
 
 
+@pytest.mark.parametrize("framestack", [1, 4])
+def test_observations_stay_as_they_were_returned(framestack: int) -> None:
+    env = make(framestack=framestack, max_episode_frames=160)
+    kept = [env.reset(seed=0)[0]]
+    shown = [kept[0].tobytes()]
+
+    for action in random_actions(env, 100):
+        obs, _, terminated, truncated, _ = env.step(action)
+        seen = [obs, env.reset()[0]] if terminated or truncated else [obs]
+        kept += seen
+        shown += [each.tobytes() for each in seen]
+
+    assert [obs.tobytes() for obs in kept] == shown
+
+
 def test_frameskip_of_the_kwargs_must_equal_that_of_the_flag() -> None:
     env = make(env_frameskip=2, frameskip=2, max_episode_frames=10)
     env.reset(seed=0)
