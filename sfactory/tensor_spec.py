@@ -27,7 +27,7 @@ MASK_KEY = "action_mask"  # an observation of this name is the action mask
 
 # Their letters are the dimensions: t: stack, h: height, w: width, c: channels
 _IMAGES = ("hw", "hwc", "chw", "thwc", "tchw")
-_COLORS = (1, 3, 4)  # channels of a grey, a colored, and a colored image with transparency
+_MOST_COLORS = 4  # channels of a colored image with transparency
 _SMALLEST_SIDE = 16  # of an image: smaller arrays are rather boards and views of grids
 _USUAL_PIXELS = 84 * 84  # of an image that a policy sees (Mnih et al. 2015)
 _MANY_TIMES = 4.0  # so many pixels are mostly spent on a picture for people
@@ -190,8 +190,8 @@ def _layout_of_image(shape: tuple[int, ...]) -> Layout | None:
     if len(shape) == 3:
         # Channels are fewer than rows and columns: (84, 84, 3) is hwc; (4, 84, 84) and 17 planes (17, 9, 9) are chw.
         return "hwc" if shape[2] < min(shape[0], shape[1]) else "chw"
-    if len(shape) == 4:
-        return "thwc" if shape[3] in _COLORS else "tchw" if shape[1] in _COLORS else None
+    if len(shape) == 4:  # without so few channels it is rather a volume
+        return "thwc" if shape[3] < min(shape[1:3]) else "tchw" if shape[1] < min(shape[2:]) else None
     return None
 
 
@@ -258,6 +258,6 @@ def describe(path: str, spec: TensorSpec, normalized: bool, apart: bool = False)
     text = f"{text} {elements} number{'s' * (elements != 1)}{' for the core' if spec.is_core_input else ''}, {how}"
     if len(spec.shape) == 3 and spec.dtype.startswith("float") and (layout := _layout_of_image(spec.shape)):
         channels, *sides = _image_shape(spec.shape, layout)
-        if channels <= max(_COLORS) and min(sides) >= _SMALLEST_SIDE:
+        if channels <= _MOST_COLORS and min(sides) >= _SMALLEST_SIDE:
             return f"{text}; --obs_layout={path}={layout} reads it as an image"
     return text

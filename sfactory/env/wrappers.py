@@ -335,7 +335,9 @@ def _resized(leaf: TensorSpec, height: int, width: int, cv2: Any) -> Changed:
 
     def read(image: Any) -> Any:
         if planes[3:] > (_MOST_CHANNELS,):
-            return np.moveaxis(small(np.moveaxis(image, -1, 0)), 0, -1)
+            channels = np.moveaxis(image, -1, 0)
+            resized = small(channels.reshape(-1, *planes[1:3]))
+            return np.moveaxis(resized.reshape(len(channels), *shape[:-1]), 0, -1)
         return small(image.reshape(planes)).reshape(shape)
 
     return spaces.Box(0, 255, shape, np.uint8), read

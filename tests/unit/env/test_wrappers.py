@@ -228,7 +228,10 @@ def test_every_layout_of_images_is_converted_and_all_else_stays() -> None:
             assert new[kept] is old[kept] or np.array_equal(new[kept], old[kept])
 
 
-@pytest.mark.parametrize("shape", [(20, 24, 9), (20, 24, 1), (9, 20, 24), (4, 20, 24, 3), (4, 3, 20, 24)])
+STACKS = [(4, 20, 24, 3), (4, 3, 20, 24), (4, 20, 24, 6), (4, 6, 20, 24)]
+
+
+@pytest.mark.parametrize("shape", [(20, 24, 9), (20, 24, 1), (9, 20, 24), *STACKS])
 def test_images_of_many_channels_and_stacks_are_resized(shape: tuple[int, ...], monkeypatch: Any) -> None:
     monkeypatch.setattr("sfactory.env.factory.find_callable", lambda _: lambda: Pictures(shape))
     env = made(f"{HERE}:any", obs_resize=(10, 12))

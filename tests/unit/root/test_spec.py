@@ -104,6 +104,10 @@ def layout_of(space: spaces.Space, *flags: str) -> str:
         ((21, 79), np.uint8, "flat"),  # smaller than the convolutions of the default take
         ((4, 84, 84, 3), np.uint8, "thwc"),
         ((4, 3, 84, 84), np.uint8, "tchw"),
+        ((4, 64, 64, 6), np.uint8, "thwc"),  # two cameras in one image
+        ((4, 6, 64, 64), np.uint8, "tchw"),
+        ((4, 72, 128, 20), np.uint8, "thwc"),
+        ((3, 64, 64, 64), np.uint8, "flat"),  # rather a volume
         ((7, 7, 3), np.uint8, "flat"),
         ((84, 84, 3), np.float32, "flat"),
         ((8, 8, 20), np.bool_, "flat"),
