@@ -22,7 +22,7 @@ from sfactory.shared.trajectories import TrajectoryBuffer
 from tests.support.episodes import finished_episodes
 from tests.support.parts import SCALAR, small_layout
 from tests.support.scripted_agents import Changes, ScriptedAgents
-from tests.support.scripted_env import Ending, EnvStock, FaultRecord, Faults, ScriptedEnv
+from tests.support.scripted_env import Ending, EnvStock, Episode, FaultRecord, Faults, ScriptedEnv
 from tests.unit.actor.test_env_faults import make_split
 from tests.unit.actor.test_split import T, play, used_slots
 
@@ -79,7 +79,8 @@ def test_single_envs_report_nothing_of_an_episode_that_is_discarded(
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
 def test_all_envs_of_a_vector_env_report_nothing_of_the_step_that_is_discarded(mode: AutoresetMode) -> None:
-    script, faults = [(2, "terminated"), (1, "terminated")], Faults(rewards={2: math.nan})
+    script: list[Episode] = [(2, "terminated"), (1, "terminated")]
+    faults = Faults(rewards={2: math.nan})
     makers = [functools.partial(Reporting, script), functools.partial(Reporting, script, faults)]
     env = SyncVectorEnv(makers, autoreset_mode=mode)
     split = Split.of_envs(0, env, SCALAR, T, FaultRecord(lambda seed: env).handling)
