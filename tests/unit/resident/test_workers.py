@@ -18,8 +18,9 @@ def test_each_episode_of_a_rollout_has_its_own_statistics_also_where_an_env_ende
 
     actor._keep(Ended([1, 0, 1], [1.0, 2.0, 3.0], [4, 5, 6], {"goals": [10.0, 20.0, 30.0]}))
 
-    sent: list[object] = []
-    actor._episodes.send(0, lambda message: sent.append(message) is None)
+    put = mock.Mock(return_value=True)
+    actor._episodes.send(0, put)
+    sent = [call.args[0] for call in put.call_args_list]
     shown = [(each.env, json.loads(each.numbers)[0]) for each in sent if isinstance(each, EpisodeEnd)]
     assert shown == [
         (1, {"goals": 10.0, "return": 1.0, "length": 4, "agent": 0}),
