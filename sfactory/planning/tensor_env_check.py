@@ -55,7 +55,10 @@ def check_tensor_env(env: TensorEnv, name: str, obs_layout: tuple[str, ...] = ()
             ended = step.terminated | step.truncated
             _require_legal("step()", spec, rows, ~ended if resets_next_step else acting)
             if step.final_obs is not None:
-                writer.write(step.final_obs, rows)
+                final = {key: row.clone() for key, row in rows.items()}
+                writer.write(step.final_obs, final)
+                truncated = step.truncated & ~step.terminated
+                _require_finite("final_obs of step()", {key: row[truncated] for key, row in final.items()})
         writer.write(env.reset(seed=0), rows)
         if unlike := [key for key in first if not torch.equal(first[key], rows[key])]:
             raise EnvError(f"two calls of reset(seed=0) returned different observations {unlike[0]!r}")

@@ -27,7 +27,7 @@ from sfactory.errors import EnvFaults
 from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.layout import Layout
 from sfactory.learner.staging import FINAL_VALUE
-from sfactory.resident.dataset import ResidentDataset
+from sfactory.resident.dataset import DataChecks, ResidentDataset
 from sfactory.spec import EnvSpec
 
 
@@ -35,12 +35,14 @@ class Rollout(NamedTuple):
     """T steps of N envs beside those in ``rows`` of a dataset, valid until the next rollout.
 
     stepped: [T, N] bool - the env was stepped, and not reset. ended: [T, N] bool - an episode ended with the step.
+    bad_final: [T, N] bool - the final observation of a truncated step has numbers that are wrong, see DataChecks.
     stats: {name: [T, N]} - of the env.
     """
 
     rows: slice
     stepped: Tensor
     ended: Tensor
+    bad_final: Tensor
     stats: dict[str, Tensor]
 
 
@@ -57,9 +59,11 @@ class Collector:
         self._read = tensor_reader(env.single_action_space, spec.actions, device)
         self._obs: dict[str, Tensor] = {}  # of the step that comes next
         self._final: dict[str, Tensor] = {}  # final observations
+        self._checks = DataChecks(spec, device)
         self._is_first = torch.ones(size, dtype=torch.bool, device=device)
         self._state = policy.fresh_state(size)
         self._stepped, self._ended = (torch.ones(steps, size, dtype=torch.bool, device=device) for _ in range(2))
+        self._bad_final = torch.zeros(steps, size, dtype=torch.bool, device=device)
         self._has_ended = torch.zeros(size, dtype=torch.bool, device=device)  # with the last step
         self._stats: dict[str, Tensor] = {}
 
@@ -89,7 +93,7 @@ class Collector:
         for key, block in dataset.obs.items():
             self._obs[key].copy_(block[self._steps, rows])
         dataset.filled += dataset.rows_of_env
-        return Rollout(rows, self._stepped, self._ended, self._stats)
+        return Rollout(rows, self._stepped, self._ended, self._bad_final, self._stats)
 
     def _act(self, dataset: ResidentDataset, rows: slice, t: int) -> None:
         """Choose actions for step ``t``, and write them, log-probs and values beside its observations."""
@@ -136,11 +140,13 @@ class Collector:
             scalars[FINAL_VALUE] = torch.zeros_like(scalars["value"])
         if step.final_obs is None:
             scalars[FINAL_VALUE][t, rows] = 0.0
+            self._bad_final[t] = False
             scalars["valid"][t, rows] = ~truncated
             return
         if not self._final:
             self._final = {key: torch.empty_like(obs) for key, obs in self._obs.items()}
         self._writer.write(step.final_obs, self._final)
+        torch.logical_and(truncated, self._checks.bad(self._final), out=self._bad_final[t])
         # The mode of the distribution needs no random number, so that actions are the same with and without.
         value = self._policy.act(self._final, self._state, deterministic=True).value
         scalars[FINAL_VALUE][t, rows] = value.masked_fill(~truncated, 0.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -60,29 +60,42 @@ class DataChecks:
             *(f"choices of observation {key!r} that its space does not have" for key, _, _ in self._choices),
             *(f"action masks {key!r} that allow no action" for key, _ in self._masks),
             *(f"numbers of action {key!r} that are not finite" for key in self._actions),
+            "final observations with numbers that are not finite, or choices that their space does not have",
         ]
 
-    def counts(self, dataset: Columns, rows: slice, stepped: Tensor) -> Tensor:
-        """[len(names)] int64 - how many there are in ``rows`` of ``dataset``. stepped: as in Rollout."""
-        return torch.stack([wrong.sum() for wrong in self._wrong(dataset, rows, stepped)])
+    def counts(self, dataset: Columns, rows: slice, stepped: Tensor, bad_final: Tensor) -> Tensor:
+        """[len(names)] int64 - how many there are in ``rows`` of ``dataset``. stepped, bad_final: as in Rollout."""
+        return torch.stack([wrong.sum() for wrong in self._wrong(dataset, rows, stepped, bad_final)])
 
-    def described(self, counts: list[int], dataset: Columns, rows: slice, stepped: Tensor) -> str:
+    def described(self, counts: list[int], dataset: Columns, rows: slice, stepped: Tensor, bad_final: Tensor) -> str:
         """What ``counts`` are of, and the first env that has it. Waits for the device."""
-        places = [wrong.transpose(0, 1).flatten(1).any(1) for wrong in self._wrong(dataset, rows, stepped)]
+        places = [wrong.transpose(0, 1).flatten(1).any(1) for wrong in self._wrong(dataset, rows, stepped, bad_final)]
         firsts = torch.stack(places).int().argmax(1).tolist()
         found = zip(self.names, counts, firsts, strict=True)
         return ", ".join(f"{count} {name} (first in env {env})" for name, count, env in found if count)
 
-    def _wrong(self, dataset: Columns, rows: slice, stepped: Tensor) -> Iterator[Tensor]:
-        """[T or T+1, N, ...] bool - where there is one, in the order of ``names``."""
-        reals = [dataset.scalars["reward"], *(dataset.obs[key] for key in self._real)]
-        for block in reals:
-            yield ~torch.isfinite(block[:, rows])
+    def bad(self, obs: Mapping[str, Tensor]) -> Tensor:
+        """[N] bool - which of observations {key: [N, ...]} have numbers that are wrong."""
+        some = next(iter(obs.values()))
+        found = some.new_zeros(len(some), dtype=torch.bool)
+        for wrong in self._wrong_obs(obs):
+            found |= wrong.view(len(some), -1).any(1)
+        return found
+
+    def _wrong_obs(self, obs: Mapping[str, Tensor]) -> Iterator[Tensor]:
+        """As ``obs``, bool - where numbers are not finite, or choices not of their space; in the order of ``names``."""
+        for key in self._real:
+            yield ~torch.isfinite(obs[key])
         for key, least, largest in self._choices:
-            block = dataset.obs[key][:, rows]
-            yield (block < least) | (block > largest)
+            yield (obs[key] < least) | (obs[key] > largest)
+
+    def _wrong(self, dataset: Columns, rows: slice, stepped: Tensor, bad_final: Tensor) -> Iterator[Tensor]:
+        """[T or T+1, N, ...] bool - where there is one, in the order of ``names``."""
+        yield ~torch.isfinite(dataset.scalars["reward"][:, rows])
+        yield from self._wrong_obs({key: block[:, rows] for key, block in dataset.obs.items()})
         for key, heads in self._masks:  # where an action was taken: after the last step none was
             legal = torch.split(dataset.obs[key][:-1, rows].flatten(2) != 0, heads, dim=2)
             yield stepped & ~torch.stack([choices.any(2) for choices in legal]).all(0)
         for key in self._actions:
             yield ~torch.isfinite(dataset.actions[key][:, rows])
+        yield bad_final

@@ -85,7 +85,7 @@ class ResidentActor:
         """Check and count a rollout; here the host waits for the device."""
         scalars, rows = self._dataset.scalars, rollout.rows
         valid = scalars["valid"][:, rows].sum()
-        checked = self._dataset, rows, rollout.stepped
+        checked = self._dataset, rows, rollout.stepped, rollout.bad_final
         steps, *bad = torch.cat((valid.view(1), self._checks.counts(*checked))).tolist()
         if any(bad):
             found = self._checks.described(bad, *checked)

@@ -32,11 +32,13 @@ from tests.support.one_process import Dataset, snapshot
 
 STEPS, ENVS, ROLLOUTS = 7, 5, 30
 STEPPED = torch.ones(STEPS, ENVS, dtype=torch.bool)
+NONE = ~STEPPED
+BAD_FINAL = "final observations with numbers that are not finite, or choices that their space does not have"
 MEMORY = ModelConfig(encoder_mlp_layers=(8,), use_rnn=True, rnn_size=4, obs_scale=float(FIELD_LIMIT))
 
 
 class Collected:
-    """``ROLLOUTS`` rollouts of an env, two in each dataset, by a policy with a GRU. ended: of each rollout."""
+    """``ROLLOUTS`` rollouts of an env, two in each dataset, by a policy with a GRU. ended, bad_final: of each."""
 
     def __init__(self, env: TensorEnv, rollouts: int = ROLLOUTS, device: str = "cpu") -> None:
         self.spec = EnvSpec.of_spaces(env.single_observation_space, env.single_action_space).for_model(MEMORY)
@@ -49,6 +51,7 @@ class Collected:
         self.dataset = ResidentDataset(self.spec, self.layout, torch.device(device))
         self.datasets: list[Dataset] = []
         self.ended: list[Tensor] = []
+        self.bad_final: list[Tensor] = []
         self.episodes: list[tuple[float, int, float]] = []
         sums, collector = EpisodeSums(ENVS, torch.device(device)), Collector(env, self.spec, policy, self.layout)
         collector.begin(self.dataset, seed=11)
@@ -56,6 +59,7 @@ class Collected:
             rollout = collector.collect(self.dataset)
             assert rollout is not None
             self.ended.append(rollout.ended.clone())
+            self.bad_final.append(rollout.bad_final.clone())
             if device == "cpu":
                 rewards = self.dataset.scalars["reward"][:, rollout.rows]
                 found = sums.add(rewards, rollout.stepped, rollout.ended, rollout.stats)
@@ -241,7 +245,13 @@ def test_numbers_that_cannot_be_learned_from_are_counted() -> None:
     collected = Collected(Broken(spoil), rollouts=2)
     checks = DataChecks(collected.spec, torch.device("cpu"))
     first, second = (
-        dict(zip(checks.names, checks.counts(collected.dataset, slice(at, at + ENVS), STEPPED).tolist(), strict=True))
+        dict(
+            zip(
+                checks.names,
+                checks.counts(collected.dataset, slice(at, at + ENVS), STEPPED, NONE).tolist(),
+                strict=True,
+            )
+        )
         for at in (0, ENVS)
     )
 
@@ -250,9 +260,56 @@ def test_numbers_that_cannot_be_learned_from_are_counted() -> None:
     assert second == {
         "rewards that are not finite": ENVS - in_resets,
         "numbers of observation 'obs' that are not finite": 2,
+        BAD_FINAL: 0,
     }
-    said = checks.described([0, 2], collected.dataset, slice(ENVS, 2 * ENVS), STEPPED)
+    said = checks.described([0, 2, 0], collected.dataset, slice(ENVS, 2 * ENVS), STEPPED, NONE)
     assert said == "2 numbers of observation 'obs' that are not finite (first in env 1)"
+
+
+class BadFinals(CountingTensors):  # type: ignore[misc]
+    """Its final observations have infinity, which need not make the value of a policy infinite."""
+
+    def __init__(self, **rules: Any) -> None:
+        super().__init__(ENVS, "cpu", STEPS * 4, "SameStep", final_obs=True, **rules)
+
+    def step(self, actions: Tensor) -> TensorStep:
+        step: TensorStep = super().step(actions)
+        final = step.final_obs.clone()
+        final[:, 0] = torch.inf
+        return step._replace(final_obs=final)
+
+
+def test_final_observations_that_cannot_be_valued_are_counted_where_an_env_was_truncated() -> None:
+    env = BadFinals()
+    collected = Collected(env, rollouts=4)
+    checks = DataChecks(collected.spec, torch.device("cpu"))
+
+    truncated = (env._truncated & ~env._terminated)[: 4 * STEPS]
+    assert 3 <= truncated.sum() < env._terminated.sum()
+    assert torch.equal(torch.cat(collected.bad_final), truncated)
+    last = collected.dataset, slice(ENVS, 2 * ENVS), STEPPED, collected.bad_final[-1]
+    assert checks.counts(*last).tolist() == [0, 0, collected.bad_final[-1].sum()]
+    first = int(collected.bad_final[-1].any(0).int().argmax())
+    assert checks.described([0, 0, 1], *last) == f"1 {BAD_FINAL} (first in env {first})"
+
+
+def test_bad_observations_have_numbers_that_are_not_finite_or_choices_that_their_space_does_not_have() -> None:
+    space = spaces.Dict(
+        x=spaces.Box(-1, 1, (2,)), kind=spaces.Discrete(4, start=1), image=spaces.Box(0, 9, (2,), np.uint8)
+    )
+    checks = DataChecks(EnvSpec.of_spaces(space, spaces.Discrete(2)), torch.device("cpu"))
+    x, kind = torch.zeros(5, 2), torch.tensor([1, 4, 0, 5, 1])
+    x[1, 1] = torch.nan
+
+    bad = checks.bad({"image": torch.zeros(5, 2, dtype=torch.uint8), "kind": kind, "x": x})
+
+    assert bad.tolist() == [False, True, True, True, False]
+
+
+def test_final_observations_that_cannot_be_valued_are_refused_before_a_run() -> None:
+    with pytest.raises(EnvError, match=r"final_obs of step.*: 'obs' holds NaN or infinity"):
+        check_tensor_env(BadFinals(max_length=2, ends="truncated"), "--env=mine")
+    check_tensor_env(BadFinals(max_length=2, ends="terminated"), "--env=mine")
 
 
 class Masked(TensorEnv):
@@ -290,7 +347,7 @@ def test_masks_that_allow_nothing_are_counted_where_an_action_is_taken(mode: str
     if mode == "NextStep":
         stepped[3::4] = False
     first, second = (
-        (collected.dataset, slice(at, at + ENVS), stepped[steps : steps + STEPS])
+        (collected.dataset, slice(at, at + ENVS), stepped[steps : steps + STEPS], NONE)
         for at, steps in ((0, 0), (ENVS, STEPS))
     )
     place = checks.names.index("action masks 'action_mask' that allow no action")
