@@ -28,6 +28,7 @@ from sfactory.system.optional_packages import required
 
 EXPORT_VERSION = "1"
 _OF_ENV = ("env_frameskip", "info_action_mask")  # flags of sampling that make the env what it is
+_OF_AGENTS = ("num_policies", "policy_mapping")  # flags of the population that say who plays whom
 
 
 def export(config: ExportConfig) -> str:
@@ -107,6 +108,7 @@ def _metadata(saved: SavedPolicy, spec: EnvSpec, policy: int) -> dict[str, str]:
         "env_wrappers": json.dumps(saved.config.wrappers.used),
         "env_sampling": json.dumps({name: getattr(saved.config.sampling, name) for name in _OF_ENV}),
         "env_spec": json.dumps(spec.plain()),
+        "env_agents": json.dumps({name: getattr(saved.config.population, name) for name in _OF_AGENTS}),
         "model_config": json.dumps(dataclasses.asdict(saved.config.model)),
         "policy": str(policy),
         "env_steps": str(saved.state.env_steps),

@@ -80,6 +80,8 @@ def _values(facts: Mapping[str, str]) -> dict[str, Any]:
     plain: dict[str, Any] = {"env": facts["env"], "env_kwargs": _json(facts, "env_kwargs")}
     for group in ("env_wrappers", "env_sampling", "model_config"):
         plain |= _json(facts, group)
+    if "env_agents" in facts:  # files of older versions lack it
+        plain |= _json(facts, "env_agents")
     return {name: coerce(all_flags()[name], value) for name, value in plain.items() if name not in NOT_RESUMED}
 
 

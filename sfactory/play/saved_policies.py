@@ -31,12 +31,16 @@ class SavedPolicies:
     def of(saved: SavedPolicy) -> SavedPolicies:
         """Load those that play with ``saved``: all of its run, if each plays agents of its own there.
 
+        An exported file holds one alone, which then plays the agents of others of equal spaces, too.
         Raises as ``SavedPolicy.load``.
         """
         number, policies = saved.wanted.policy_index, saved.config.population.num_policies
-        by_number = {number: saved}
-        if saved.wanted.experiment and _each_has_its_own(saved):
-            by_number |= {each: _beside(saved, each) for each in range(policies) if each != number}
+        by_number, others = {number: saved}, [each for each in range(policies) if each != number]
+        if _each_has_its_own(saved):
+            if saved.wanted.experiment:
+                by_number |= {each: _beside(saved, each) for each in others}
+            elif saved.state.spec is None or not saved.state.spec.part_of:
+                by_number |= dict.fromkeys(others, saved)
         return SavedPolicies(saved, by_number)
 
     def with_weights(self, change: Callable[[Any], Any]) -> SavedPolicies:
@@ -50,7 +54,7 @@ class SavedPolicies:
         Raises CheckpointError if one has none, and ConfigError if no agent is played by ``saved``.
         """
         saved, number = self.saved, self.saved.wanted.policy_index
-        plays = self._plays(spec)
+        plays, agents = self._plays(spec), spec.agents or (SOLE_AGENT,)
         if not plays:
             if says and len(self.by_number) > 1:
                 mapping = assigned("policy_mapping", saved.config.population.policy_mapping)
@@ -59,16 +63,22 @@ class SavedPolicies:
         if (absent := set(plays) - self.by_number.keys()) and not saved.wanted.experiment:
             raise CheckpointError(f"{saved.checkpoint} holds the policy of one kind of agents alone; play the run")
         if absent:
-            agents = [agent for agent, policy in zip(spec.agents, plays, strict=True) if policy in absent]
-            raise CheckpointError(f"{saved.checkpoint}: the run has no policy that plays {', '.join(agents)}")
+            alone = [agent for agent, policy in zip(agents, plays, strict=True) if policy in absent]
+            raise CheckpointError(f"{saved.checkpoint}: the run has no policy that plays {', '.join(alone)}")
         if number not in plays:
-            raise ConfigError([f"--policy_index={number}: this policy plays none of {', '.join(spec.agents)}"])
+            raise ConfigError([f"--policy_index={number}: this policy plays none of {', '.join(agents)}"])
         kinds = dict(zip(plays, spec.kinds or [""] * len(plays), strict=True))
         models = {policy: self.by_number[policy].model(spec.part(kind)) for policy, kind in kinds.items()}
         if says:
-            names = {each: [a for a, p in zip(spec.agents, plays, strict=True) if p == each] for each in sorted(models)}
-            whom = "; ".join(f"policy {each} plays {', '.join(agents)}" for each, agents in names.items())
-            _log.info("%s; returns are those of the agents of policy %d", whom, number)
+            names = {each: [a for a, p in zip(agents, plays, strict=True) if p == each] for each in sorted(models)}
+            whom = "; ".join(f"policy {each} plays {', '.join(theirs)}" for each, theirs in names.items())
+            if saved.wanted.experiment:
+                _log.info("%s; returns are those of the agents of policy %d", whom, number)
+            elif len(names) > 1:
+                text = (
+                    "policy %d plays all agents, as %s holds no other; returns are those of %s, which it was made for"
+                )
+                _log.warning(text, number, saved.checkpoint, ", ".join(names[number]))
         return JointPolicy(models, plays, number)
 
     def _plays(self, spec: EnvSpec) -> tuple[int, ...]:

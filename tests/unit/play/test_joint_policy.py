@@ -8,19 +8,22 @@ from pathlib import Path
 import pytest
 import torch
 
+from sfactory import export
 from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.config.commands import PolicyFlags
 from sfactory.config.flags import config_of
 from sfactory.config.saved_config import write_config
 from sfactory.env.factory import EnvFactory
-from sfactory.errors import CheckpointError, ConfigError
+from sfactory.errors import CheckpointError, ConfigError, ExitCode
 from sfactory.experiment.saved_policy import SavedPolicy
+from sfactory.exporting.exported_policy import read_export
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.play.joint_policy import JointPolicy
 from sfactory.play.player import Player
 from sfactory.play.rendering import show_nothing
 from sfactory.play.saved_policies import SavedPolicies
-from tests.support.saved_run import payload
+from tests.support.saved_run import SPEC as ONE_AGENT
+from tests.support.saved_run import checkpoints, payload, save_run
 from tests.support.scripted_agents import Changes, ScriptedAgents
 
 ENV = "tests.support.unequal_agents:Unequal"
@@ -75,7 +78,11 @@ def save_equal(mapping: str, policies: tuple[int, ...] = (0, 1)) -> None:
 
 def played(policy: int = 0, trusted: bool = False) -> tuple[list[list[int]], float]:
     """The actions of an episode of two steps, and its return, with ``policy``."""
-    saved = SavedPolicy.load(PolicyFlags("run", policy_index=policy, trust_run_dir=trusted))
+    return played_by(SavedPolicy.load(PolicyFlags("run", policy_index=policy, trust_run_dir=trusted)))
+
+
+def played_by(saved: SavedPolicy) -> tuple[list[list[int]], float]:
+    """The same with a policy that is loaded."""
     env = ScriptedAgents({2: Changes(terminated=(0, 1))})
     spec = saved.spec_of(env)
     player = Player(env, spec, SavedPolicies.of(saved).acting_model(spec), show_nothing, name="scripted")
@@ -116,6 +123,49 @@ def test_equal_agents_are_played_by_the_policies_of_their_names_and_returns_are_
     assert played(0, trusted=True) == ([[0, 1]] * 2, 0.5 + 10.5)
     assert "policy 0 plays ann; policy 1 plays bob; returns are those of the agents of policy 0" in caplog.messages
     assert played(1, trusted=True) == ([[0, 1]] * 2, 1.5 + 11.5)
+
+
+def test_the_agent_of_an_env_of_one_is_played_by_the_policy_that_a_function_gives_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_run(num_policies=2, policy_mapping=BY_FUNCTION)
+    checkpoints(policy=1).save(payload(1.0), train_step=7, env_steps=70)
+
+    joint = SavedPolicies.of(SavedPolicy.load(PolicyFlags("run", trust_run_dir=True))).acting_model(ONE_AGENT)
+
+    assert isinstance(joint, JointPolicy)
+    assert joint.plays == (0,)
+
+
+@pytest.mark.parametrize("mapping", ["ann=0,bob=1", BY_FUNCTION])
+def test_an_exported_policy_says_that_it_plays_agents_of_others_and_returns_are_those_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, mapping: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_equal(mapping)
+    assert export.main(["--experiment=run", "--policy_index=1", "--out=bob.safetensors"]) == ExitCode.DONE
+
+    saved = read_export(Path("bob.safetensors"), trusted=True)
+    assert played_by(saved) == ([[1, 1]] * 2, 1.5 + 11.5)
+
+    said = (
+        "policy 1 plays all agents, as bob.safetensors holds no other; returns are those of bob, which it was made for"
+    )
+    assert said in caplog.messages
+
+
+def test_an_exported_policy_calls_no_function_of_a_file_that_is_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_equal("no_such_module:function")
+    assert export.main(["--experiment=run", "--policy_index=1", "--out=bob.safetensors"]) == ExitCode.DONE
+
+    actions, _ = played_by(read_export(Path("bob.safetensors"), trusted=False))
+
+    assert actions == [[1, 1]] * 2
+    assert any("a function chose their policies in training" in message for message in caplog.messages)
 
 
 @pytest.mark.parametrize(
