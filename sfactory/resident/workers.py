@@ -98,10 +98,11 @@ class ResidentActor:
         self._keep(self._sums.add(scalars["reward"][:, rows], rollout.stepped, rollout.ended, rollout.stats))
 
     def _keep(self, ended: Ended) -> None:
+        if not ended.stats:
+            self._episodes.add_finished(0, ended.rows, ended.returns, ended.lengths)
         # One by one: a recorder keeps the statistics of one episode for each row, and a row may have ended several.
-        for place, row in enumerate(ended.rows):
-            if ended.stats:
-                stats = {name: values[place] for name, values in ended.stats.items()}
-                self._extras.add({EXTRA_STATS: stats}, row)
+        for place, row in enumerate(ended.rows if ended.stats else ()):
+            stats = {name: values[place] for name, values in ended.stats.items()}
+            self._extras.add({EXTRA_STATS: stats}, row)
             self._episodes.add_finished(0, [row], [ended.returns[place]], [ended.lengths[place]])
         self._row.add("finished_episodes", len(ended.rows))
