@@ -71,7 +71,10 @@ _FAULTS = {
     "perf/dropped_steps": "steps dropped",
     "perf/discarded_steps": "steps lost with workers",
 }
-_LOG_LINE = re.compile(r"^\[([^\]]*)\] ((?:WARNING|ERROR|CRITICAL): |error: |bound by )(.*)")
+_MESSAGE = re.compile(r"^(?=\[[\d :-]+\] |RESULT )", re.MULTILINE)  # in a log begins here; it may have several lines
+_STAMP = re.compile(r"\[([^\]]*)\] (?:(WARNING|ERROR|CRITICAL): |(bound by ))?")
+_CAUSE = re.compile(r"RESULT failed .*? cause: (.*?)(?: resume: .*)?$")
+_TRACEBACK = "Traceback (most recent call last)"
 _LOG_BYTES, _MOST_LINES = 1 << 18, 100
 _POINTS, _RESAMPLES = 200, 400  # of a curve; of a band, which is drawn and not read
 _LAST_ROWS = 20  # have all names: rows of evaluations have others
@@ -300,16 +303,27 @@ def _events(number: int, run: Run) -> Iterator[dict[str, Any]]:
             yield {"run": number, "kind": "warning", "time": "", "text": f"{total:,.0f} {words}"}
     for problem in run.problems:
         yield {"run": number, "kind": "fault", "time": "", "text": problem}
-    for match in _log_lines(run.path / LOG_NAME):
-        kind = "advice" if match[2] == "bound by " else "warning" if match[2].startswith("WARNING") else "fault"
-        text = match[2] + match[3] if kind == "advice" else match[3]
-        yield {"run": number, "kind": kind, "time": match[1], "text": text}
+    for kind, time, text in _log_events(run.path / LOG_NAME):
+        yield {"run": number, "kind": kind, "time": time, "text": text}
 
 
-def _log_lines(path: Path) -> list[re.Match[str]]:
-    """The newest lines of a log that say more than progress does."""
+def _log_events(path: Path) -> list[tuple[str, str, str]]:
+    """The newest messages of a log that say more than progress, and why sessions failed: kind, time and one line."""
     try:
-        text = atomic.read_bytes(path)[-_LOG_BYTES:].decode(errors="replace")
+        log = atomic.read_bytes(path)[-_LOG_BYTES:].decode(errors="replace")
     except OSError:
         return []
-    return [match for line in text.splitlines() if (match := _LOG_LINE.match(line))][-_MOST_LINES:]
+    found, time = [], ""
+    for message in _MESSAGE.split(log):
+        first, *others = message.splitlines() or [""]
+        if stamp := _STAMP.match(first):
+            time, level, advises = stamp.groups()
+            text = first[stamp.end() :]
+            if level:
+                says = others[-1] if others and _TRACEBACK in text else text
+                found.append(("warning" if level == "WARNING" else "fault", time, says))
+            elif advises:
+                found.append(("advice", time, advises + text))
+        elif failed := _CAUSE.match(first):
+            found.append(("fault", time, failed[1]))
+    return found[-_MOST_LINES:]

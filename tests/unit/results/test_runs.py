@@ -167,6 +167,30 @@ def test_page_data_has_all_that_runs_tell_and_no_markup() -> None:
     assert not set("<>&") & set(data_text(data))
 
 
+def test_page_says_why_each_session_failed_by_the_last_line_of_a_traceback() -> None:
+    run = save_run("a_1", [1.0] * 4)
+    (run / "sf_log.txt").write_text(
+        "ValueError: of a message that began before\n"
+        "[2026-11-29 10:00:00] env_steps=3\n"
+        "RESULT failed env_steps=3 return=1.000 saved=3 cause: sf-actor-0 was killed by SIGKILL resume: python\n"
+        "[2026-11-29 10:01:00] ERROR: Traceback (most recent call last):\n  File\n\nKeyError: 1\nobserver b failed\n"
+        "[2026-11-29 10:01:01] WARNING: env 3 raised\nTraceback (most recent call last):\nValueError: 2\n"
+        "[2026-11-29 10:01:02] error: Traceback (most recent call last):\n  File\nKeyError: 3\nobserver a failed: 3\n"
+        "RESULT failed env_steps=4 return=none cause: observer a failed: 3\n"
+        "[2026-11-29 10:02:00] env_steps=5\n"
+        "RESULT done env_steps=5 return=1.000 saved=5 resume: python\n"
+    )
+
+    events = data_of([run], lambda number, video: "")["events"]
+
+    assert [(event["kind"], event["time"], event["text"]) for event in events] == [
+        ("fault", "2026-11-29 10:00:00", "sf-actor-0 was killed by SIGKILL"),
+        ("fault", "2026-11-29 10:01:00", "observer b failed"),
+        ("warning", "2026-11-29 10:01:01", "env 3 raised"),
+        ("fault", "2026-11-29 10:01:02", "observer a failed: 3"),
+    ]
+
+
 def test_few_videos_are_embedded_and_others_linked(monkeypatch: pytest.MonkeyPatch) -> None:
     run = save_run("a 1", [1.0] * 4)
     for name, size in (("one.mp4", 3), ("two#.mp4", 9)):
