@@ -128,7 +128,7 @@ def _last(run: Run, metric: str) -> float:
         return value
     if not run.rows:
         raise RunDirError(f"the run in {run.path} has no rows in metrics.jsonl yet; leave it out, or draw it later")
-    near = did_you_mean(metric, list(run.rows[-1]))
+    near = did_you_mean(metric, run.metrics)
     raise RunDirError(f"the run in {run.path} has no number {shown(metric)!r} in metrics.jsonl{near}; see --metric")
 
 

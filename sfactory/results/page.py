@@ -38,6 +38,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         RETURN: "Return of episodes",
         "eval/episode_return_mean": "Return in evaluations",
         "train/true_objective_mean": "True objective",
+        "eval/true_objective_mean": "True objective in evaluations",
         "train/episode_length_mean": "Episode length",
         "match/rating": "Rating against past versions",
     },
@@ -59,10 +60,15 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     },
 }
 KINDS = ("actor", "policy", "learner")
-# Names that say the same as others, and statistics that would fill pages.
+# What runs write themselves that says the same as others, or would fill pages; numbers of envs and observers are drawn.
 _LEFT_OUT = re.compile(
-    r"^(env_steps|time)$|^(eval|load|memory|rollout|time|policy_\d+)/|^train/(approx_kl|entropy_loss|n_updates|policy_gradient_loss)$"
-    r"|[_/](min|max|std|p10|p50|p90|count)$"
+    r"env_steps|time|rollout/ep_(len|rew)_mean|time/(fps|iterations|time_elapsed|total_timesteps)"
+    r"|train/(approx_kl|entropy_loss|n_updates|policy_gradient_loss)"
+    r"|load/(actor|policy|learner)_(busy|waiting)|memory/sf-.*_mb"
+    r"|eval/(episodes|policy_env_steps|policy_version|episode_return_(min|max))"
+    r"|(policy|replay)_lag/(min|max)|ring/\w+_(count|std|min|p10|p50|p90|max)"
+    r"|train/(episode_length|episode_return|true_objective|extra/.*)_(min|max)"
+    rf"|policy_\d+/(?!{RETURN}$)(perf|policy_lag|replay_lag|train)/.*"
 )
 _FAULTS = {
     "perf/worker_restarts": "workers replaced",
@@ -77,7 +83,6 @@ _CAUSE = re.compile(r"RESULT failed .*? cause: (.*?)(?: resume: .*)?$")
 _TRACEBACK = "Traceback (most recent call last)"
 _LOG_BYTES, _MOST_LINES = 1 << 18, 100
 _POINTS, _RESAMPLES = 200, 400  # of a curve; of a band, which is drawn and not read
-_LAST_ROWS = 20  # have all names: rows of evaluations have others
 _MOST_EMBEDDED = 8 << 20  # bytes of videos
 _MOST_EVALUATIONS = 8  # of a run of which videos are shown
 
@@ -187,10 +192,8 @@ def _run(group: int, run: Run) -> dict[str, Any]:
 def _charts(groups: Sequence[Group]) -> Iterator[dict[str, Any]]:
     """One chart for each metric of which any run has a number other than 0."""
     titles = {metric: (section, title) for section, charts in SECTIONS.items() for metric, title in charts.items()}
-    rows = [row for group in groups for run in group.runs for row in run.rows[-_LAST_ROWS:]]
-    titles |= {
-        name: ("more", name) for row in rows for name in row if name not in titles and not _LEFT_OUT.search(name)
-    }
+    names = [name for group in groups for run in group.runs for name in run.metrics]
+    titles |= {name: ("more", name) for name in names if name not in titles and not _LEFT_OUT.fullmatch(name)}
     if _objective_is_the_return(groups):
         del titles["train/true_objective_mean"]
     for metric, (section, title) in titles.items():

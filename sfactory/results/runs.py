@@ -87,6 +87,14 @@ class Run:
         return {name: setting_text(value) for name, value in self.settings.items() if name not in _ALSO_OF_SEEDS}
 
     @cached_property
+    def metrics(self) -> list[str]:
+        """The names in all rows, in the order of their first rows: rows of evaluations and of observers have others."""
+        found: dict[str, Any] = {}
+        for row in self.rows:
+            found.update(row)
+        return list(found)
+
+    @cached_property
     def _steps(self) -> Array:
         return np.array([row["env_steps"] for row in self.rows], np.float64)
 

@@ -167,6 +167,25 @@ def test_page_data_has_all_that_runs_tell_and_no_markup() -> None:
     assert not set("<>&") & set(data_text(data))
 
 
+def test_page_draws_the_numbers_of_envs_and_observers_whatever_their_names_and_rows() -> None:
+    run = save_run("a_1", [1.0] * 4)
+    own = ("score_max", "own/items_count", "eval/own_std", "time/own", "memory/own", "load/own", "policy_0/own_min")
+    of_evaluation = ("eval/true_objective_mean", "eval/episode_length_mean")
+    of_run = (f"policy_0/{RETURN}", f"policy_12/{RETURN}", "train/extra/kills_mean", "ring/replies_mean")
+    left_out = (
+        *("eval/policy_version", "eval/episodes", "eval/episode_return_max", "load/actor_busy", "memory/sf-main_mb"),
+        *("rollout/ep_rew_mean", "time/fps", "train/approx_kl", "policy_lag/max", "ring/replies_p50"),
+        *("train/extra/kills_max", "train/episode_return_min", "policy_0/train/kl", "policy_0/perf/grad_ms"),
+    )
+    first = [dict.fromkeys(names, 2) for names in (own, of_evaluation, (*of_run, *left_out))]
+    rows = [{"env_steps": 5000 + at, RETURN: 1.0, **(first[at] if at < 3 else {})} for at in range(50)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    charts = {chart["metric"] for chart in data_of([run], lambda number, video: "")["charts"]}
+
+    assert charts == {RETURN, *own, *of_evaluation, *of_run}
+
+
 def test_page_says_why_each_session_failed_by_the_last_line_of_a_traceback() -> None:
     run = save_run("a_1", [1.0] * 4)
     (run / "sf_log.txt").write_text(
