@@ -16,7 +16,7 @@ from sfactory.config.argv import say_arguments, scan
 from sfactory.config.field import flag
 from sfactory.config.flags import Flag, assigned, config_of, did_you_mean, flags_of, shown
 from sfactory.config.help_text import called_as, command_help
-from sfactory.config.saved_config import CONFIG_NAME
+from sfactory.config.saved_config import run_dirs
 from sfactory.config.sections.sampling import WrapperConfig
 from sfactory.config.validation import find_problems, value_problem
 from sfactory.errors import ConfigError
@@ -243,8 +243,10 @@ def read_plot_line(argv: Sequence[str]) -> Plot:
     settings = _PLOT.read(argv[count:], _picture_problems(argv[:count]))
     picture, *words = argv[:count]
     at = words.index(VERSUS) if picture == COMPARE else len(words)
-    groups = tuple(tuple(run_dirs(group, settings.train_dir)) for group in (words[:at], words[at + 1 :]) if group)
-    folder = groups[0][0] if picture == POPULATION else Path()
+    of_population = picture == POPULATION
+    sides = [side for side in (words[:at], words[at + 1 :]) if side]
+    groups = tuple(tuple(run_dirs(side, settings.train_dir, any_folder=of_population)) for side in sides)
+    folder = groups[0][0] if of_population else Path()
     out = Path(settings.out) if settings.out else folder / f"{picture}{SUFFIXES[0]}"
     return Plot(picture, groups, out, settings)
 
@@ -266,25 +268,6 @@ def _picture_problems(words: Sequence[str]) -> list[str]:
     if picture == COMPARE and (len(separators) != 1 or separators[0] in (0, len(runs) - 1)):
         return [f"which runs are compared with which? {usage}"]
     return []
-
-
-def run_dirs(words: Sequence[str], train_dir: str) -> list[Path]:
-    """The folders of runs. Each word is a folder in ``train_dir`` of that name, else a folder: of a run, or of runs.
-
-    Raises ConfigError with a line for each word that is none.
-    """
-    found, problems = list[Path](), []
-    for word in words:
-        places = [path for path in (Path(train_dir) / word, Path(word)) if path.is_dir()]
-        if places:
-            inside = sorted(path.parent for path in places[0].glob(f"*/{CONFIG_NAME}"))
-            found += inside if inside and not (places[0] / CONFIG_NAME).exists() else places[:1]
-        else:
-            where = f"neither in {train_dir} nor as a folder from {Path.cwd()}"
-            problems.append(f"there is no run {shown(word)!r}, {where}")
-    if problems:
-        raise ConfigError(problems)
-    return list(dict.fromkeys(found))
 
 
 @dataclass(frozen=True)

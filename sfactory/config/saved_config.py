@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -41,6 +41,27 @@ PRINTED = "printed"  # true in what ``config_json`` makes, whose defaults may de
 def checkpoint_folder(run_dir: Path, policy: int) -> Path:
     """The folder of one policy's checkpoints in that of its run."""
     return run_dir / f"checkpoint_p{policy}"
+
+
+def run_dirs(words: Sequence[str], train_dir: str, any_folder: bool = False) -> list[Path]:
+    """The folders of runs. Each word is a folder in ``train_dir`` of that name, else a folder: of a run, or of runs.
+
+    any_folder: a word may be one of another kind, such as the --pbt_dir of a population. Raises ConfigError with a line
+    for each word that is none.
+    """
+    found, problems = list[Path](), []
+    for word in words:
+        places = [path for path in (Path(train_dir) / word, Path(word)) if path.is_dir()][:1]
+        if not (any_folder or any((place / CONFIG_NAME).exists() for place in places)):
+            inside = [path.parent for place in places for path in sorted(place.glob(f"*/{CONFIG_NAME}"))]
+            places = inside or [place for place in places if (place / METRICS_NAME).exists()]
+        if not places:
+            where = f"neither in {train_dir} nor as a folder of runs from {Path.cwd()}"
+            problems.append(f"there is no run {shown(word)!r}, {where}")
+        found += places
+    if problems:
+        raise ConfigError(problems)
+    return list(dict.fromkeys(found))
 
 
 def _names(*sections: type) -> frozenset[str]:

@@ -99,7 +99,8 @@ def _read_run(run_dir: Path) -> _Part:
     """Events of a run, returns of its members, and how hyperparameters are mutated; raises RunDirError."""
     saved = read_config(run_dir)
     if saved is None:
-        raise RunDirError(f"{run_dir} is not a run: it has no config.json; give the directory or the name of a run")
+        advice = "give the directory or the name of one run, or the --pbt_dir of a population of runs"
+        raise RunDirError(f"{run_dir} is not a run: it has no config.json; {advice}")
     events = read_events(run_dir)
     if not events:
         raise RunDirError(

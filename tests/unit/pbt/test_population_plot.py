@@ -140,10 +140,12 @@ def test_picture_of_a_run_by_name_or_directory_has_a_line_for_everything(capsys:
         (["population", "missing", "--output=x.svg"], "did you mean --out?"),
         (["population", "plain"], "--with_pbt=True"),
         (["population", "empty"], "no config.json"),
+        (["population", "train_dir"], "--pbt_dir"),
     ],
 )
 def test_wrong_arguments_are_refused(argv: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
     save_run("plain", events=[])
+    save_run("run")
     Path("empty").mkdir()
 
     assert text in refused(capsys, *argv)

@@ -13,7 +13,7 @@ import pytest
 
 from sfactory import plot, report_page
 from sfactory.config.flags import config_of
-from sfactory.config.saved_config import write_config
+from sfactory.config.saved_config import run_dirs, write_config
 from sfactory.results import server
 from sfactory.results.page import data_of, data_text, embedded_or_linked
 from sfactory.results.runs import RETURN, Run, grouped
@@ -117,6 +117,8 @@ def test_pictures_of_curves_and_of_a_comparison(capsys: pytest.CaptureFixture[st
         (report_page, ["a_1", "--port=9000"], "--port=9000: needs --serve=True"),
         (report_page, [], "of which runs?"),
         (report_page, ["missing"], "there is no run 'missing'"),
+        (report_page, ["a_1", "empty"], "there is no run 'empty'"),
+        (plot, ["curves", "empty"], "there is no run 'empty'"),
         (report_page, ["a_1", "--out=x.pdf"], "--out=x.pdf"),
         (report_page, ["a_1", "--out=x.html", "--serve"], "--serve=True"),
         (report_page, ["a_1", "--out=no/x.html"], "no/x.html cannot be written"),
@@ -124,11 +126,19 @@ def test_pictures_of_curves_and_of_a_comparison(capsys: pytest.CaptureFixture[st
 )
 def test_wrong_arguments_are_refused(command: Any, argv: list[str], text: str, capsys: Any) -> None:
     save_run("a_1", [1.0] * 4)
+    Path("empty").mkdir()
 
     assert command.main(argv) == 2
     captured = capsys.readouterr()
     assert text in captured.err
     assert captured.out == ""
+
+
+def test_words_are_runs_folders_of_runs_and_runs_that_have_lost_their_settings() -> None:
+    named, bare = save_run("named", [1.0] * 4), save_run("bare", [1.0] * 4)
+    (bare / "config.json").unlink()
+
+    assert run_dirs(["train_dir", "bare", "named"], "train_dir") == [named, bare]
 
 
 def test_page_data_has_all_that_runs_tell_and_no_markup() -> None:
