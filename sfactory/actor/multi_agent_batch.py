@@ -18,7 +18,8 @@ others of its env are, then
 If such a step returns no observation for the agent, its row t is invalid, because the value after it cannot be
 computed. The row before it bootstraps from row t.
 
-An idle row shows zeros, is invalid, and no policy acts for it. A reward paid to an agent in it counts in returns alone.
+An idle row shows zeros, is invalid, and no policy acts for it. A reward paid to an agent in it counts in returns alone:
+up to the agent's own end in that of its episode, and in those of the env's episode (``team_stats``) to the end of that.
 An agent that was active in no step of an episode of its env had none itself: its end is not counted or reported.
 
 The env's episode is over once those of all its agents are. If the last step truncated one, row t+1 is a truncation row

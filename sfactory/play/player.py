@@ -36,8 +36,8 @@ class EnvFailed(SFactoryError):
 
 
 class Episode(NamedTuple):
-    """One whole episode: its raw return (with several agents the mean over those of the policy that acted), and its
-    length in env steps.
+    """One whole episode: its raw return (with several agents the mean over those of the policy that acted, of each up
+    to its own end, as in training), and its length in env steps.
 
     stats: the numbers of ``info["episode_extra_stats"]``, ``true_objective`` if ``info`` has it, and with several
     agents the returns of the team and of each agent.
@@ -166,8 +166,8 @@ class Player:
         if self._previous is not None:
             self._previous.begin_episodes(range(self._spec.num_agents))
         self._show(self._env)
-        returns = [0.0] * self._spec.num_agents
-        infos: list[Any] = []
+        returns, infos = [0.0] * self._spec.num_agents, list[Any]()
+        at_end: dict[int, float] = {}  # by agent, its return when its own episode ended
         for step in range(1, max_steps + 1):
             actions, idle, before = self._act(observations), self._activity.inactive, returns
             for _ in range(self._repeat):
@@ -179,10 +179,11 @@ class Player:
                 stops = self._activity.change(change, observations)
                 ended = {*stops.terminated, *stops.truncated, *stops.ended}
                 infos += [change.infos[agent] for agent in self._own if agent in ended]
+                at_end |= {agent: returns[agent] for agent in ended}
                 if stops.over:
                     acted = self._activity.acted
                     team = team_stats(self._spec.agents, returns, acted) if self._spec.agents else {}
-                    earned = [returns[agent] for agent in self._own if acted[agent]]
+                    earned = [at_end[agent] for agent in self._own if acted[agent]]
                     mean = sum(earned) / len(earned) if earned else math.nan
                     return Episode(mean, step, {**team, **self._stats(infos)})
             if self._previous is not None:

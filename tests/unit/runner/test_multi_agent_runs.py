@@ -163,13 +163,27 @@ def test_an_episode_ends_with_its_last_agent_and_has_the_returns_of_each() -> No
     first = {1: Changes(asleep=[1]), 2: Changes(asleep=[1], truncated=[0]), 4: Changes(terminated=[1])}
     episodes, recorder = played(ScriptedAgents({**first, 6: Changes(terminated=[0, 1])}), 2)
 
-    ann, bob = 0.5 + 10.5 + 20.5 + 30.5, 1.5 + 11.5 + 21.5 + 31.5
+    ann, late, bob = 0.5 + 10.5, 20.5 + 30.5, 1.5 + 11.5 + 21.5 + 31.5
     assert [(e.episode_return, e.length) for e in episodes] == [((ann + bob) / 2, 4), (212.0, 2)]
-    assert dict(episodes[0].stats) == {"team_return": ann + bob, "return/ann": ann, "return/bob": bob}
+    assert dict(episodes[0].stats) == {"team_return": ann + late + bob, "return/ann": ann + late, "return/bob": bob}
     assert recorder.shown == [[0, 1], [10, 11], [20, 0], [0, 31], [100, 101], [110, 111]]
     # An agent that shows nothing keeps the state after its last observation. Each episode begins with a fresh one.
     assert recorder.states == [[0, 0], [1, 1], [2, 2], [3, 2], [0, 0], [1, 1]]
     assert played(ScriptedAgents(), 2, steps=7)[0] == []  # no episode ends in time
+
+
+def test_an_episode_that_is_played_has_the_mean_of_the_returns_that_training_reports() -> None:
+    script = {1: Changes(asleep=[0]), 2: Changes(terminated=[1]), 4: Changes(terminated=[0])}
+    split = MultiAgentSplit(0, [ScriptedAgents(script), ScriptedAgents()], ScriptedAgents().spec, 4)
+    split.reset([1, 2], "actor 0")
+    fill(split)
+
+    (episode,), _ = played(ScriptedAgents(script), 1)
+
+    bob, ann = finished_episodes(split.episodes)
+    assert bob == (1.5 + 11.5, 2)
+    assert ann == (0.5 + 10.5 + 20.5 + 30.5, 4)
+    assert episode.episode_return == (bob[0] + ann[0]) / 2
 
 
 def test_the_mean_of_an_episode_is_over_the_agents_that_acted() -> None:
@@ -182,6 +196,6 @@ def test_the_mean_of_an_episode_is_over_the_agents_that_acted() -> None:
     asleep = {1: Changes(asleep=[1]), 2: Changes(asleep=[1], terminated=[0]), 3: Changes(truncated=[1])}
     (episode,), _ = played(BobSleeps(asleep), 1)
 
-    ann, bob = 0.5 + 10.5 + 20.5, 1.5 + 11.5 + 21.5
+    ann, late, bob = 0.5 + 10.5, 20.5, 1.5 + 11.5 + 21.5
     assert (episode.episode_return, episode.length) == (ann, 3)
-    assert dict(episode.stats) == {"team_return": ann + bob, "return/ann": ann}
+    assert dict(episode.stats) == {"team_return": ann + late + bob, "return/ann": ann + late}
