@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from ale_py import roms
 
-from sfactory.env.factory import SPANS_FRAMES
+from sfactory.env.factory import GAME_CONTINUES, SPANS_FRAMES
 from sfactory.errors import EnvError
 from sfactory.packages import pip_install
 
@@ -82,7 +82,8 @@ class AtariEnv(gymnasium.Env[Obs, np.int64]):
     Rewards are the game's own points; the learner may clip them. ``info["lives"]`` is there after
     every step; the step that ends a whole game adds ``info["true_objective"]``, its score over all lives, and
     ``info["episode_extra_stats"]``: the same as ``game_score``, and ``game_length``, the number of steps. With
-    episodic_life these are the figures to report, since an episode is one life then.
+    episodic_life these are the figures to report, since an episode is one life then. The last step of each life but the
+    last adds ``info["game_continues"]``, by which evaluations play whole games.
 
     After ``reset(seed=s)`` the game is a function of s and the actions.
     """
@@ -157,6 +158,8 @@ class AtariEnv(gymnasium.Env[Obs, np.int64]):
         terminated = over or (settings.episodic_life and life_lost)
         self._game_continues = terminated and not over and not truncated
         info: Info = {"lives": lives}
+        if self._game_continues:
+            info[GAME_CONTINUES] = True
         if over or truncated:
             score = info["true_objective"] = float(self._score)
             info["episode_extra_stats"] = {"game_score": score, "game_length": float(self._steps)}

@@ -44,6 +44,8 @@ _NOT_TRAINED = -1
 _RENDER_MODE, IMAGES = "render_mode", "rgb_array"
 # Metadata key of an env; True if observations depend on env_frameskip, for example as stacked frames.
 SPANS_FRAMES = "observation_spans_frames"
+# Key of the info of an episode's last step; True if the next reset without a seed goes on with the same game.
+GAME_CONTINUES = "game_continues"
 _OF_AGENTS = ("obs_grey", "obs_resize", "env_framestack", "flatten_obs")  # flags that change what an agent sees
 
 

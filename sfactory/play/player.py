@@ -17,6 +17,7 @@ from sfactory.actor.episode_stats import ExtraStatsTracker
 from sfactory.actor.multi_agent_batch import AgentActivity
 from sfactory.actor.multi_agent_split import team_stats
 from sfactory.actor.previous_steps import PreviousSteps
+from sfactory.env.factory import GAME_CONTINUES
 from sfactory.env.multi_agent import AgentsEnv, AgentsStep, Change, blank
 from sfactory.errors import Passing, SFactoryError, named
 from sfactory.experiment.summary import finite
@@ -137,12 +138,14 @@ class Player:
         self._previous = PreviousSteps.of(spec, size)
         self._acted: dict[str, np.ndarray[Any, Any]] = {}
         self._extras = ExtraStatsTracker()
+        self._game_continues = False
 
     def episodes(self, count: int, max_steps: int, seed: int) -> Iterator[Episode]:
         """Up to ``count`` whole episodes, fewer if ``max_steps`` env steps are over before.
 
         ``seed`` determines them: it seeds the generators of libraries, and the env at its first reset. With several
-        agents, an episode is over once those of all agents are.
+        agents, an episode is over once those of all agents are. One of an env that ends an episode with each life is a
+        whole game.
         Raises BadObservation, EnvFailed with the env's exception as its cause, or the errors of ``show``.
         """
         seed_libraries(seed)
@@ -150,12 +153,23 @@ class Player:
         env_seed: int | None = env_seed_of(seed)
         left = max_steps
         for number in range(1, count + 1):
-            episode = self._episode(number, env_seed, left)
+            episode = self._game(number, env_seed, left)
             if episode is None:
                 return
             yield episode
             left -= episode.length
             env_seed = None
+
+    def _game(self, number: int, seed: int | None, max_steps: int) -> Episode | None:
+        """The episodes of one game as one (``GAME_CONTINUES``), or None if it was not over after ``max_steps``."""
+        game = self._episode(number, seed, max_steps)
+        while game is not None and self._game_continues:
+            life = self._episode(number, None, max_steps - game.length)
+            if life is None:
+                return None
+            earned, length = game.episode_return + life.episode_return, game.length + life.length
+            game = Episode(earned, length, {**game.stats, **life.stats})
+        return game
 
     def _episode(self, number: int, seed: int | None, max_steps: int) -> Episode | None:
         """One episode, or None if it was not over after ``max_steps``."""
@@ -181,6 +195,7 @@ class Player:
                 infos += [change.infos[agent] for agent in self._own if agent in ended]
                 at_end |= {agent: returns[agent] for agent in ended}
                 if stops.over:
+                    self._game_continues = not self._spec.agents and _continues(infos[0])
                     acted = self._activity.acted
                     team = team_stats(self._spec.agents, returns, acted) if self._spec.agents else {}
                     earned = [at_end[agent] for agent in self._own if acted[agent]]
@@ -245,3 +260,7 @@ class Player:
             self._extras.add(info)
         self._extras.send(0, take)
         return stats
+
+
+def _continues(info: object) -> bool:
+    return isinstance(info, Mapping) and bool(info.get(GAME_CONTINUES, False))

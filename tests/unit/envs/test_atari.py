@@ -211,6 +211,7 @@ def test_episodic_life_ends_an_episode_with_each_life_and_the_game_with_the_last
         points, (_, _, terminated, truncated, info) = lose_a_life(env)
         total += points
         ends.append(("true_objective" in info and "episode_extra_stats" in info, info["lives"]))
+        assert info.get("game_continues") == (True if life < 4 else None)
         assert (terminated, truncated) == (True, False)
         obs, after = env.reset()
         assert np.array_equal(obs[0], obs[3])

@@ -59,6 +59,34 @@ def test_the_core_sees_last_actions_and_rewards_as_in_training() -> None:
     assert [reward for _, reward in shown] == [0.0, 0.5, 1.5, 0.0, 100.5]
 
 
+class Lives(ScriptedEnv):
+    """Games of three lives, of 2, 3 and 4 steps; each is an episode. The last one reports a score."""
+
+    def step(self, action: int) -> Any:
+        obs, reward, terminated, truncated, info = super().step(action)
+        if terminated:
+            score = {"true_objective": 7.0, "episode_extra_stats": {"score": 7.0}}
+            info = score if self._episode % 3 == 2 else {"game_continues": True}
+        return obs, reward, terminated, truncated, info
+
+
+def test_an_episode_that_is_played_is_a_whole_game_of_all_its_lives() -> None:
+    script: list[Any] = [(2, "terminated"), (3, "terminated"), (4, "terminated")] * 2
+    config = config_of({"encoder_mlp_layers": (8,), "use_rnn": True}).model
+    env = Lives(script)
+    spec = EnvSpec.of_spaces(env.observation_space, env.action_space).for_model(config)
+    player = Player(env, spec, ActorCritic(spec, config), show_nothing, name="lives")
+
+    first, second = player.episodes(2, 100, seed=1)
+
+    lives = [0.5 + 1.5, 100.5 + 101.5 + 102.5, 200.5 + 201.5 + 202.5 + 203.5]
+    assert first == Episode(sum(lives), 9, {"score": 7.0, "true_objective": 7.0})
+    assert second.length == 9
+    assert [seed is None for seed in env.seeds] == [False, True, True, True, True, True]
+    env.script *= 2
+    assert list(player.episodes(1, 8, seed=1)) == [], "its game is not over after 8 steps"
+
+
 def test_an_episode_in_which_no_agent_acted_has_no_part_in_returns() -> None:
     returns = (1.0, math.nan, 3.0)
 
