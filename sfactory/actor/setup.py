@@ -80,6 +80,11 @@ class ActorSetup:
             return 0.0
         return self.actor / self.shared.layout.num_actors * self.config.sampling.decorrelate_experience_max_seconds
 
+    @property
+    def trained_env_steps(self) -> int:
+        """Env steps that all policies have been trained on so far; learners that start count none for a while."""
+        return max(self.generation, int(self.shared.status.total("run_env_steps", LEARNERS)))
+
     def seed_of(self, branch: Branch, *place: int) -> int:
         """Seed of ENV: an env's first reset; AFTER_FAULT: its n-th after a fault; ACTING: actions sampled here."""
         return seed_at(self.seed, branch, self.actor, self.generation, self.attempt, *place, bits=ENV_SEED_BITS)
@@ -105,7 +110,7 @@ def make_splits(setup: ActorSetup, row: StatusRow) -> list[Split]:
         for split in splits:
             number = (setup.actor * layout.splits + split.index) * layout.envs
             split.episodes.recorder = split.batch.extras.recorder = EpisodeRecorder(number, spec.num_agents)
-    send_training_info(splits, partial(shared.status.total, "run_env_steps", LEARNERS))
+    send_training_info(splits, lambda: setup.trained_env_steps)
     row.set("state", State.RESETTING)
     for split in splits:
         first = split.index * layout.envs
@@ -162,7 +167,7 @@ def _make_split(
 
     def make(env: int, seed: int) -> Any:
         """The env that is number ``env`` of the actor, or the vector env that begins with it."""
-        numbered = replace(factory, env_index=factory.env_index + env)
+        numbered = replace(factory, env_index=factory.env_index + env, env_steps=setup.trained_env_steps)
         if makes_vectors:
             return numbered.vector(envs, seed)
         return numbered.agents() if spec.agents else numbered()

@@ -26,6 +26,7 @@ from sfactory.config.schema import Config, WrapperConfig
 from sfactory.env.lifecycle import draw_without_screen, warnings_stay_warnings
 from sfactory.env.registered import make_gymnasium_env
 from sfactory.env.tensor_makers import DEVICE, advice_for, lacks_parameters, misfit, says_tensors
+from sfactory.env.training_info import set_training_info
 from sfactory.errors import EnvError, Passing, named, raised_at
 from sfactory.packages import missing_module
 
@@ -107,10 +108,10 @@ class EnvFactory:
     """Makes the environments of a run. Picklable, so that it can be sent to actor processes.
 
     ``env_frameskip`` is passed on if the family's ``make`` or the function has a parameter of this name, so that one
-    flag both sets frame skipping and counts the skipped frames. Other makers, such as Gymnasium, do not get it. An env
-    with several frames in one observation sets SPANS_FRAMES in its metadata. info_action_mask: the flag; "auto" is for
-    the probe, which finds out. obs_layout: the flag, which may name masks. wrappers: see NOTE [Order of wrappers].
-    device: of TensorEnvs. env_index: the env's number, which a parameter of this name gets, see NOTE [Numbers of envs].
+    flag both sets frame skipping and counts the skipped frames. An env with several frames in one observation sets
+    SPANS_FRAMES in its metadata. info_action_mask: the flag; "auto" is for the probe, which finds out. obs_layout: the
+    flag, which may name masks. wrappers: see NOTE [Order of wrappers]. device: of TensorEnvs. env_index: for a
+    parameter of this name, see NOTE [Numbers of envs]. env_steps: that training has made, for ``set_training_info``.
 
     All methods raise EnvError if the env cannot be made or has the wrong type; its cause is the maker's exception.
     """
@@ -122,6 +123,7 @@ class EnvFactory:
     wrappers: WrapperConfig = field(default_factory=WrapperConfig)
     device: str = "cpu"
     env_index: int = _NOT_TRAINED
+    env_steps: int = 0
     obs_layout: tuple[str, ...] = ()
 
     @staticmethod
@@ -174,7 +176,7 @@ class EnvFactory:
             from sfactory.env.vector import SoleEnv
 
             return SoleEnv(self.vector(1, seed, render_mode))
-        env = self._in_own_wrappers(self._made_by(maker, self._arguments(maker, render_mode)))
+        env = _informed(self._in_own_wrappers(self._made_by(maker, self._arguments(maker, render_mode))), self)
         if (many := self._adapted(env)) is not None:
             self._require_own_wrappers_alone("has many agents", *_OF_AGENTS)
             return cast("AgentsEnv", self._wrapped(many, maker))
@@ -319,7 +321,7 @@ class EnvFactory:
 
             return TensorVectorEnv(self._tensor_env(maker, {DEVICE: "cpu", **kwargs}))
         self._require_own_wrappers_alone("is a vector env")
-        env = self._in_own_wrappers(self._made_by(maker, kwargs))
+        env = _informed(self._in_own_wrappers(self._made_by(maker, kwargs)), self)
         if not isinstance(env, gymnasium.vector.VectorEnv):
             if self._adapted(env) is not None:
                 raise self._error(
@@ -352,6 +354,13 @@ class EnvFactory:
 
     def _error(self, text: str) -> EnvError:
         return EnvError(f"--env={self.name}: {text}")
+
+
+def _informed(env: object, factory: EnvFactory) -> object:
+    """``env`` of ``factory``, which knows now how far training is, if it has a method for that."""
+    inform = functools.partial(set_training_info, env, factory.env_steps)
+    factory._made_by(Maker("set_training_info()", inform, {}, own_parameters=False), {})
+    return env
 
 
 def _may_be_of_plain(kwargs: Mapping[str, object], error: BaseException) -> bool:

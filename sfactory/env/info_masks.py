@@ -184,7 +184,7 @@ class InfoMaskAgentsEnv:
     """An env with PettingZoo's parallel interface, or that of turns (AEC), with the masks in the observations."""
 
     def __init__(self, env: Any) -> None:
-        self._env = env
+        self.env = env
         # Some agents may have nothing to mask, or their masks in the observations.
         spaces_of = {agent: (env.observation_space(agent), env.action_space(agent)) for agent in env.possible_agents}
         masked = [agent for agent in env.possible_agents if _can_be_masked(*spaces_of[agent])] or env.possible_agents
@@ -192,30 +192,30 @@ class InfoMaskAgentsEnv:
         self._have_given: set[Any] = set()  # agents that have had a mask; to others all is legal
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._env, name)
+        return getattr(self.env, name)
 
     def observation_space(self, agent: Any) -> spaces.Space[Any]:
         """Of one agent."""
-        return self._masks[agent].space if agent in self._masks else self._env.observation_space(agent)
+        return self._masks[agent].space if agent in self._masks else self.env.observation_space(agent)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any] | None:
         """Begin an episode."""
-        if (shown := self._env.reset(seed=seed, options=options)) is None:  # ``last`` shows the observations of turns
+        if (shown := self.env.reset(seed=seed, options=options)) is None:  # ``last`` shows the observations of turns
             return None
         observations, infos = shown
         return self._joined(observations, infos), infos
 
     def step(self, actions: Any) -> tuple[Any, ...] | None:
         """Step the env."""
-        if (result := self._env.step(actions)) is None:
+        if (result := self.env.step(actions)) is None:
             return None
         observations, *others, infos = result
         return self._joined(observations, infos), *others, infos
 
     def last(self) -> tuple[Any, ...]:
         """What the agent that has a turn sees, has earned and ended with."""
-        obs, *others, info = self._env.last()
-        return self._join(self._env.agent_selection, obs, info), *others, info
+        obs, *others, info = self.env.last()
+        return self._join(self.env.agent_selection, obs, info), *others, info
 
     def _joined(self, observations: Mapping[Any, Any], infos: Mapping[Any, Any]) -> dict[Any, Any]:
         return {agent: self._join(agent, obs, infos.get(agent, {})) for agent, obs in observations.items()}

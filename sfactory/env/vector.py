@@ -93,7 +93,7 @@ class SoleEnv(gymnasium.Env[Any, Any]):
     """
 
     def __init__(self, env: VectorEnv) -> None:
-        self._env = env
+        self.env = env
         self.observation_space, self.action_space = single_spaces(env)
         self.metadata = env.metadata
         self.render_mode = env.render_mode
@@ -101,26 +101,26 @@ class SoleEnv(gymnasium.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode."""
-        observations, infos = self._env.reset(seed=seed, options=options)
+        observations, infos = self.env.reset(seed=seed, options=options)
         return self._only(observations), info_of(infos, 0)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step the one env."""
         actions: Any = create_empty_array(self.action_space, 1)
         actions = concatenate(self.action_space, [action], actions)
-        observations, rewards, terminated, truncated, infos = self._env.step(actions)
+        observations, rewards, terminated, truncated, infos = self.env.step(actions)
         over = bool(terminated[0]), bool(truncated[0])
         info = info_of(infos_of_ends(infos) if any(over) else infos, 0)
         return self._only(observations), float(rewards[0]), *over, info
 
     def render(self) -> Any:
         """Return a frame of the one env."""
-        frames = self._env.render()
+        frames = self.env.render()
         return None if frames is None else frames[0]
 
     def close(self) -> None:
         """Close the vector env."""
-        self._env.close()
+        self.env.close()
 
     def _only(self, observations: Any) -> Any:
         return next(iter(iterate(self._observations, observations)))

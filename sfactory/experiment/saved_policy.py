@@ -159,7 +159,8 @@ class SavedPolicy:
 
         Raises ConfigError if it is unknown, or if it is code that only config.json names.
         """
-        path, factory, is_other = self.named_in, EnvFactory.of(self.config), self._is_other(wanted.env)
+        path, is_other = self.named_in, self._is_other(wanted.env)
+        factory = dataclasses.replace(EnvFactory.of(self.config), env_steps=self.state.env_steps)
         origin = f" (this value comes from {path})"
         if is_other:
             if self.state.spec is None:  # of an older version: nothing to compare spaces with

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +27,7 @@ from sfactory.env.factory import IMAGES, EnvFactory
 from sfactory.env.lifecycle import close_env, see_gpu_of
 from sfactory.errors import EnvError, SFactoryError
 from sfactory.inference.acting_policy import ActingPolicy
-from sfactory.layout import episodes_of, evaluator_name, learner_name
+from sfactory.layout import LEARNERS, episodes_of, evaluator_name, learner_name
 from sfactory.messages import TRUE_OBJECTIVE, EpisodeTotals, EvaluationPart
 from sfactory.play.action_chooser import ActingModel
 from sfactory.play.eval_video import EvaluationVideos
@@ -66,7 +66,7 @@ class EvaluatorSetup:
     def factory(self) -> EnvFactory:
         """Makes its env."""
         index = self.shared.layout.env_index_of_evaluator(self.evaluator)
-        return replace(EnvFactory.of(self.config), env_index=index)
+        return replace(EnvFactory.of(self.config), env_index=index, env_steps=self.generation)
 
     def seed_of(self, number: int, attempt: int = 0) -> int:
         """Seed of its episodes of evaluation ``number``; ``attempt``: how often the env was recreated before."""
@@ -178,10 +178,13 @@ class Evaluator:
         self._played = number = candidate.number
         for policy in self._policies:
             policy.refresh()
-        env_steps = int(candidate.read()[2]["env_steps"])  # another process may have presented it
+        counts = candidate.read()[2]  # another process may have presented it
+        env_steps = int(counts["env_steps"])
         totals: EpisodeTotals | None = None
         while totals is None:
             try:
+                self._row.begin_work()
+                self._player.set_training_info(self._trained_env_steps(counts))
                 totals = self._play_episodes(number, env_steps)
             except _NoTimeLeft:
                 return
@@ -193,6 +196,11 @@ class Evaluator:
                 return
             time.sleep(_RETRY_S)
         candidate.mark_done(evaluator, number)
+
+    def _trained_env_steps(self, counts: Mapping[str, float]) -> int:
+        """Those of all policies: of the candidate's as in its ``counts``, of others as they are now."""
+        others = self._shared.status.total("run_env_steps", LEARNERS) - self._learner.get("run_env_steps")
+        return int(counts["run_env_steps"] + max(others, 0.0))
 
     def _reported(self, part: EvaluationPart) -> bool:
         """Tell main, unless it has too much to read."""

@@ -19,6 +19,7 @@ from sfactory.actor.multi_agent_split import team_stats
 from sfactory.actor.previous_steps import PreviousSteps
 from sfactory.env.factory import GAME_CONTINUES
 from sfactory.env.multi_agent import AgentsEnv, AgentsStep, Change, blank
+from sfactory.env.training_info import set_training_info
 from sfactory.errors import Passing, SFactoryError, named
 from sfactory.experiment.summary import finite
 from sfactory.messages import TRUE_OBJECTIVE, EpisodeExtras, ExtrasRefused
@@ -139,6 +140,16 @@ class Player:
         self._acted: dict[str, np.ndarray[Any, Any]] = {}
         self._extras = ExtraStatsTracker()
         self._game_continues = False
+
+    def set_training_info(self, env_steps: int) -> None:
+        """The env, if it wants to know, is shown that ``env_steps`` have been trained on. Raises EnvFailed."""
+        try:
+            set_training_info(self._env, env_steps)
+        except Passing:
+            raise
+        # Foreign code may raise anything.
+        except BaseException as error:
+            raise EnvFailed(f"{self._name}: set_training_info() raised {named(error)}") from error
 
     def episodes(self, count: int, max_steps: int, seed: int) -> Iterator[Episode]:
         """Up to ``count`` whole episodes, fewer if ``max_steps`` env steps are over before.

@@ -31,6 +31,7 @@ class Record:
         self.row: StatusRow | None = None
         self.calls: list[tuple[str, State, float]] = []
         self.envs: list[ScriptedEnv] = []
+        self.env_steps: list[int] = []  # that training had made when each was made
         self.faults = Faults()
 
     def add(self, call: str) -> None:
@@ -66,6 +67,7 @@ class RecordedFactory(EnvFactory):
     record: Record = dataclasses.field(default_factory=Record)
 
     def __call__(self, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
+        self.record.env_steps.append(self.env_steps)
         return RecordedEnv(self.record, self.env_index)
 
 
@@ -180,6 +182,21 @@ def test_envs_are_numbered_over_all_actors_and_one_that_is_made_again_keeps_its_
     layout = dataclasses.replace(setup.shared.layout, rank=1, world=2, evaluators=3)
     assert layout.env_index(1) == 4 * 6 + 6
     assert [layout.env_index_of_evaluator(evaluator) for evaluator in range(3)] == [48, 49, 50]
+
+
+def test_each_env_is_made_with_the_env_steps_that_training_has_made(record: Record) -> None:
+    record.faults = Faults(steps=[1])
+    setup, row = setup_of(record)
+    setup = dataclasses.replace(setup, generation=500)
+    vars(setup)["factory"] = RecordedFactory("any", record=record)
+    learner = setup.shared.status.row("sf-learner-0")
+    split = make_splits(setup, row)[0]
+    split.begin(setup.shared.trajectories.slot(0))
+    learner.set("run_env_steps", 700)
+
+    split.step()
+
+    assert record.env_steps == [500] * 6 + [700]
 
 
 def test_every_env_of_every_actor_session_and_attempt_has_a_seed_of_its_own(record: Record) -> None:

@@ -118,6 +118,27 @@ def test_an_evaluation_is_of_whole_episodes_of_the_newest_version() -> None:
     assert part.totals == EpisodeTotals(3, 3, sum(RETURNS), min(RETURNS), max(RETURNS), 9, 0, 0.0)
 
 
+def test_an_evaluation_is_of_the_curriculum_of_its_candidate() -> None:
+    class Curriculum(ScriptedEnv):
+        def __init__(self) -> None:
+            super().__init__(SCRIPT * 9)
+            self.received: list[Any] = []
+
+        def set_training_info(self, info: Any) -> None:
+            self.received.append((dict(info), len(self.seeds)))
+
+    run, env = Run(0, num_policies=2), Curriculum()
+    first, second = (run.shared.status.row(f"sf-learner-{policy}") for policy in range(2))
+    evaluator = run.evaluator(env)
+    for env_steps in (50, 80):
+        first.set("run_env_steps", env_steps)
+        second.set("run_env_steps", 7)
+        evaluator.turn(0)
+
+    assert env.received == [({"env_steps": 57}, 0), ({"env_steps": 87}, 3)]
+    assert EvaluatorSetup(run.config, run.shared, 0, 1, 500).factory.env_steps == 500
+
+
 @pytest.mark.parametrize("mapping", ["ann=0,bob=1", "tests.unit.play.test_joint_policy:by_name"])
 def test_agents_are_played_by_their_policies_and_returns_are_of_those_of_the_first(mapping: str) -> None:
     run = Run(agents=NAMES, num_policies=2, policy_mapping=mapping, eval_episodes=1, eval_deterministic=True)

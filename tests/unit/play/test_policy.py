@@ -247,3 +247,27 @@ def test_spaces_are_as_before_in_json(space: spaces.Space[Any]) -> None:
     for wrong in (None, [], ["Box", 1], ["Dict", 3], ["Discrete", "x", 1, "int64"]):
         with pytest.raises(ValueError, match="not"):
             space_of_plain(wrong)
+
+
+class Curriculum(Anything):
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__(POINT, spaces.Discrete(4))
+        self.received: list[Any] = []
+
+    def set_training_info(self, info: Any) -> None:
+        self.received.append(dict(info))
+
+
+def test_an_env_that_is_made_for_a_policy_is_as_far_in_its_curriculum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = f"{__name__}:Curriculum"
+    saved_run(EnvSpec.of_spaces(POINT, spaces.Discrete(4)), {"env": name, "encoder_mlp_layers": (8,)})
+
+    env = sfactory.load("train_dir/run", trust_run_dir=True).make_env()
+
+    assert isinstance(env, Curriculum)
+    assert env.received == [{"env_steps": 70}]

@@ -1,0 +1,91 @@
+"""Envs that want to know how far training is get it before their first reset, in whatever form they are made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import pytest
+
+from sfactory.config.schema import WrapperConfig
+from sfactory.env.factory import EnvFactory
+from sfactory.env.training_info import informed_env, set_training_info
+from sfactory.errors import EnvError
+from sfactory_envs.synthetic.counting_agents import CountingLists
+from tests.support.scripted_env import ScriptedEnv
+from tests.unit.env.test_action_masks import Pair
+
+
+class Calls:
+    """Records the order of calls."""
+
+    calls: list[Any]
+
+    def set_training_info(self, info: Any) -> None:
+        self.calls = [*getattr(self, "calls", []), dict(info)]
+
+    def reset(self, **how: Any) -> Any:
+        self.calls = [*getattr(self, "calls", []), "reset"]
+        return super().reset(**how)  # type: ignore[misc]
+
+
+class Curriculum(Calls, ScriptedEnv):
+    """Of one agent."""
+
+
+class Lists(Calls, CountingLists):  # type: ignore[misc]
+    """Of several agents."""
+
+
+class Masked(Calls, Pair):  # type: ignore[misc]
+    """Of two agents, with masks in their infos."""
+
+
+class Vector(Calls, gymnasium.vector.SyncVectorEnv):
+    """Of many envs."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__([lambda: gymnasium.make("CartPole-v1")] * num_envs)
+
+
+class Refusing(ScriptedEnv):
+    """Cannot use what it is given."""
+
+    def set_training_info(self, info: Any) -> None:
+        raise KeyError("total_steps")
+
+
+def on_top(env: Any) -> Any:
+    return gymnasium.wrappers.TimeLimit(env, 5)
+
+
+FORMS: list[tuple[str, str, dict[str, Any]]] = [
+    ("Curriculum", "off", {}),
+    ("Curriculum", "off", {"wrapper": (f"{__name__}:on_top",), "env_framestack": 2}),
+    ("Lists", "off", {"env_framestack": 2}),
+    ("Masked", "on", {}),
+    ("Vector", "off", {}),
+]
+
+
+@pytest.mark.parametrize(("name", "masks", "wrappers"), FORMS)
+def test_an_env_gets_the_trained_steps_when_it_is_made_and_through_all_wrappers(
+    name: str, masks: str, wrappers: dict[str, Any]
+) -> None:
+    factory = EnvFactory(f"{__name__}:{name}", {}, 1, masks, WrapperConfig(**wrappers), env_steps=70)
+
+    env = factory.either()
+    env.reset(seed=1)
+    set_training_info(env, 90)
+
+    assert informed_env(env).calls == [{"env_steps": 70}, "reset", {"env_steps": 90}]
+
+
+def test_one_that_raises_is_named() -> None:
+    with pytest.raises(EnvError, match=r":Refusing: set_training_info\(\) raised KeyError: 'total_steps'"):
+        EnvFactory(f"{__name__}:Refusing").either()
+
+
+def test_envs_without_the_method_are_left_alone() -> None:
+    assert informed_env(gymnasium.wrappers.TimeLimit(ScriptedEnv(), 5)) is None
+    set_training_info(ScriptedEnv(), 5)
