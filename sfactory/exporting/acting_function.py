@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,7 +20,7 @@ from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.distributions import ActionDistribution
 from sfactory.model.precision import torch_dtype
 from sfactory.plain_spaces import space_of_plain
-from sfactory.spec import ACTION_KEY, LAST_ACTION, EnvSpec, key_of, leaves
+from sfactory.spec import ACTION_KEY, LAST_ACTION, OBS_KEY, EnvSpec, key_of, leaves
 from sfactory.system.optional_packages import required
 
 if TYPE_CHECKING:
@@ -102,8 +103,9 @@ class ActingFunction(nn.Module):
         # Without the critic, which would stand in the file.
         self.obs_normalizer, self.tower, self.policy_head = model.obs_normalizer, model.tower, model.policy_head
         self.action_mask, self._heads = model.action_mask, model.heads
-        self._paths = [path for path, _ in model.spec.obs]
-        obs = {path: torch.zeros(_ROWS, *leaf.shape, dtype=torch_dtype(leaf.dtype)) for path, leaf in model.spec.obs}
+        self._stored = {path: torch_dtype(leaf.dtype) for path, leaf in model.spec.obs}
+        of_env = _dtypes_of_env(model.spec)
+        obs = {path: torch.zeros(_ROWS, *leaf.shape, dtype=of_env[path]) for path, leaf in model.spec.obs}
         size = model.tower.state_size
         self._state = distinct(STATE, obs)
         self.inputs = {**obs, self._state: torch.zeros(_ROWS, size)} if size else obs
@@ -115,7 +117,7 @@ class ActingFunction(nn.Module):
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """See the class."""
-        obs = {path: inputs[path] for path in self._paths}
+        obs = {path: inputs[path].to(dtype) for path, dtype in self._stored.items()}
         rows = next(iter(obs.values())).shape[0]
         state = inputs[self._state] if self._state in self.inputs else torch.zeros(rows, 0)
         if self.obs_normalizer is not None:
@@ -132,6 +134,17 @@ class ActingFunction(nn.Module):
             shown = [_shown(chosen[head.key], head) for head in self._heads]
             outputs[self._next[LAST_ACTION]] = torch.cat(shown, dim=1)
         return outputs
+
+
+def _dtypes_of_env(spec: EnvSpec) -> dict[str, torch.dtype]:
+    """By path, the dtype in which the env gives an observation; that in which it is stored where torch has no such
+    one, or the spec is of an older version and has no spaces."""
+    found = {path: torch_dtype(leaf.dtype) for path, leaf in spec.obs}
+    for path, space in leaves(space_of_plain(spec.plain_spaces[0])) if spec.plain_spaces else ():
+        key, name = key_of(path, OBS_KEY), np.dtype(space.dtype).name
+        if key in found and hasattr(torch, name):
+            found[key] = torch_dtype(name)
+    return found
 
 
 def _shown(chosen: Tensor, head: ActionHead) -> Tensor:

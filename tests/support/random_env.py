@@ -49,6 +49,18 @@ def wide_env() -> Any:
     return RandomEnv(wide, ACTIONS["discrete"], masked=False)
 
 
+def odd_env() -> Any:
+    """Of one agent, whose observations are of dtypes with which torch computes only in part."""
+    odd: dict[str, spaces.Space[Any]] = {
+        "depth": spaces.Box(0, 60_000, (3,), np.uint16),
+        "half": spaces.Box(-2.0, 2.0, (3,), np.float16),
+        "kind": spaces.MultiDiscrete([3, 4], np.uint16),
+        "long": spaces.Box(0, 2**40, (2,), np.uint64),
+        "word": spaces.Box(0, 2**32 - 1, (2,), np.uint32),
+    }
+    return RandomEnv(odd, ACTIONS["discrete"], masked=False)
+
+
 def tuple_env() -> Any:
     """Of one agent, whose observations and actions are tuples."""
     return TupleEnv()

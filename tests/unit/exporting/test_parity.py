@@ -26,7 +26,13 @@ from sfactory.env.actions import action_reader
 from sfactory.env.factory import EnvFactory
 from sfactory.env.multi_agent import AgentsEnv
 from sfactory.errors import ConfigError
-from sfactory.exporting.acting_function import ActingFunction, action_leaves, onnx_bytes, torch_export_bytes
+from sfactory.exporting.acting_function import (
+    ActingFunction,
+    _dtypes_of_env,
+    action_leaves,
+    onnx_bytes,
+    torch_export_bytes,
+)
 from sfactory.exporting.numpy_arrays import npz_bytes
 from sfactory.exporting.numpy_policy import Policy
 from sfactory.model.actor_critic import Acted, ActorCritic
@@ -67,6 +73,7 @@ CASES = {
         | {"normalize_input": False, "obs_scale": 2.0, "obs_subtract_mean": 0.5},
     ),
     "wide": Case("tests.support.random_env:wide_env"),
+    "odd": Case("tests.support.random_env:odd_env"),
     "box": Case("Pendulum-v1", {}, {"normalize_actions": True, "continuous_tanh_scale": 2.0, "nonlinearity": "relu"}),
     "squashed": Case(
         "Pendulum-v1",
@@ -100,7 +107,19 @@ CASES = {
     "particles": Case("pettingzoo:mpe2.simple_spread_v3", {"max_cycles": 50}),
 }
 OF_MLPS = (
-    *("mlp", "tanh_layers", "wide", "box", "squashed", "table", "masked", "dict_actions", "tuple_actions", "choices"),
+    *(
+        "mlp",
+        "tanh_layers",
+        "wide",
+        "odd",
+        "box",
+        "squashed",
+        "table",
+        "masked",
+        "dict_actions",
+        "tuple_actions",
+        "choices",
+    ),
     *("nested", "particles"),
 )
 QUICK = {
@@ -118,6 +137,7 @@ class Compared:
 
     def __init__(self, model: ActorCritic, exported: Function, env: AnyEnv) -> None:
         self._model, self._exported, self._space = model, exported, env.action_space
+        self._dtypes = {key_of(path, OBS_KEY): space.dtype for path, space in leaves(env.observation_space)}
         self._read = action_reader(env.action_space, model.heads)
         self._size = model.tower.state_size
         self.steps, self.deviation = 0, 0.0
@@ -132,7 +152,8 @@ class Compared:
         own, theirs = state.split([self._model.state_size, self._size], dim=1)
         acted = self._model.act(obs, own, deterministic=True)
         expected = self._model(obs, own)
-        inputs = {path: leaf.numpy() for path, leaf in obs.items()}
+        # As the env gives them.
+        inputs = {path: leaf.numpy().astype(self._dtypes.get(path, np.float32)) for path, leaf in obs.items()}
         outputs = self._exported(inputs | ({"rnn_state": theirs.numpy()} if self._size else {}))
 
         self._assert_close(outputs["dist_params"], expected.dist_params.numpy())
@@ -259,6 +280,18 @@ def test_outputs_have_the_paths_and_shapes_of_the_action_space() -> None:
     }
     older = dataclasses.replace(EnvSpec.of_spaces(NUMBERS, spaces.MultiDiscrete([2, 3])), plain_spaces=())
     assert [(leaf.name, leaf.stacked) for leaf in action_leaves(older)] == [("action", (2,))]
+
+
+def test_observations_are_taken_in_the_dtypes_of_the_env() -> None:
+    env, model, _ = policy_of(CASES["odd"])
+    function = ActingFunction(model)
+
+    found = {name: example.numpy().dtype for name, example in function.inputs.items()}
+
+    assert found == {path: space.dtype for (path,), space in leaves(env.observation_space)}
+    assert list(function(function.inputs)) == ["action", "dist_params"]
+    older = dataclasses.replace(model.spec, plain_spaces=())
+    assert set(_dtypes_of_env(older).values()) == {torch.float32, torch.float64, torch.int32, torch.int64}
 
 
 def test_an_observation_may_have_the_name_of_an_output() -> None:
