@@ -31,7 +31,7 @@ from sfactory.config.env_families import EnvFamily, search_families
 from sfactory.config.env_names import env_name_of
 from sfactory.config.flags import Reading, all_flags, assigned, config_of, values_of
 from sfactory.config.help_text import train_help
-from sfactory.config.run_rules import experiment_of, fitted, spread
+from sfactory.config.run_rules import experiment_of, fitted, spread, without_lesser_limits
 from sfactory.config.saved_config import (
     CONFIG_NAME,
     FROZEN,
@@ -131,6 +131,9 @@ def read_command_line(argv: Sequence[str], several_ranks: bool = False) -> Resol
     saved = _saved_run(given, findings)
     layers = _layers(line, file, saved, findings)
     values, sources = _merged(layers)
+    limits, lines = without_lesser_limits(values, sources, findings.chosen | layers[GIVEN_EARLIER].keys())
+    values, sources = values | limits, sources | dict.fromkeys(limits, DEFAULT)
+    findings.warnings += lines
     if values["pbt_dir"]:  # a run may be resumed from another current directory
         values["pbt_dir"] = str(Path(str(values["pbt_dir"])).absolute())
     config = config_of(values)

@@ -14,7 +14,7 @@ from typing import Any
 
 from sfactory.config.env_families import ONE_BY_ONE, find_family, flag_that_stays_one, makes_many_at_once
 from sfactory.config.env_names import env_name_of
-from sfactory.config.flags import value_of
+from sfactory.config.flags import all_flags, assigned, value_of
 from sfactory.config.points import decays
 from sfactory.config.rule import (
     Refused,
@@ -37,6 +37,7 @@ _DEVICE = re.compile(r"auto|cpu|gpu|cuda(:\d{1,4})?", re.ASCII)
 _SEVERAL_DEVICES = re.compile(r"(cpu(,cpu)*|\d{1,4}(,\d{1,4})*)?", re.ASCII)
 LARGEST_BATCH = 8  # minibatches are at most so many times those of two actors
 _LIMITS = ("train_for_env_steps", "train_for_frames")
+_ENDS = (*_LIMITS, "train_for_seconds")
 
 
 def _is_path(text: str) -> bool:
@@ -197,6 +198,25 @@ def fitted(values: Mapping[str, Any], free: Collection[str], agents: int = 1) ->
     if reads_apart and not values["model"] and "actor_critic_share_weights" in free:
         new["actor_critic_share_weights"] = False
     return {name: value for name, value in new.items() if value != values[name]}
+
+
+def without_lesser_limits(
+    values: Mapping[str, Any], sources: Mapping[str, str], typed: Collection[str]
+) -> tuple[dict[str, object], list[str]]:
+    """New values for limits of training that give way to those that the user has ``typed``, and a text for each.
+
+    Limits of steps do not give way to seconds: schedules follow them, as nothing that is learned depends on time.
+    """
+    given = [name for name in _ENDS if name in typed]
+    none = {name: all_flags()[name].default for name in _ENDS if given and name not in typed}
+    lesser = [name for name, default in none.items() if values[name] != default]
+    ends = " or ".join(assigned(name, values[name]) for name in given)
+    if given == ["train_for_seconds"]:
+        text = "training ends before if it reaches {}, where its schedules end; to train longer, give a higher one, too"
+        new: dict[str, object] = {}
+    else:
+        text, new = "ends training in place of {}", {name: none[name] for name in lesser}
+    return new, [f"{ends}: {text.format(f'{assigned(name, values[name])} ({sources[name]})')}" for name in lesser]
 
 
 def _falls_without_end(schedule: str, config: Config) -> bool:

@@ -10,6 +10,8 @@ from typing import Any, Literal
 from sfactory.config.field import flag
 from sfactory.system.operating_system import LINUX
 
+_NO_LIMIT = 10_000_000_000  # of steps or frames
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -55,12 +57,12 @@ class RunConfig:
         "cpu several times, separated by commas (docs/scaling.md); empty: one learner, on device",
     )
     train_for_env_steps: int = flag(
-        10_000_000_000,
+        _NO_LIMIT,
         "stop after this many trained env steps (frameskip not counted) of each policy that learns",
         gt=0,
     )
     train_for_frames: int = flag(
-        10_000_000_000, "stop after this many frames, which are env steps x env_frameskip x action_repeat", gt=0
+        _NO_LIMIT, "stop after this many frames, which are env steps x env_frameskip x action_repeat", gt=0
     )
     max_restarts: int = flag(
         0, "how often, in one session, all processes restart from the newest checkpoint after the learner failed", ge=0
@@ -74,8 +76,14 @@ class RunConfig:
     train_for_seconds: float = flag(1e10, "stop after this many seconds of training (start-up not counted)", gt=0)
 
     def most_env_steps(self, frames_per_step: int) -> int:
-        """Trained env steps after which training is over; frames are converted to env steps, rounded up."""
-        return min(self.train_for_env_steps, -(-self.train_for_frames // frames_per_step))
+        """Trained env steps after which training is over; frames are converted to env steps, rounded up.
+
+        The default of one limit is none beside the other.
+        """
+        steps, of_frames = self.train_for_env_steps, -(-self.train_for_frames // frames_per_step)
+        if _NO_LIMIT in (steps, self.train_for_frames):
+            return of_frames if steps == _NO_LIMIT else steps
+        return min(steps, of_frames)
 
 
 @dataclass(frozen=True)

@@ -428,6 +428,47 @@ def test_a_resumed_run_takes_over_its_saved_values_wherever_it_was_moved() -> No
     assert "--learning_rate=0.01" in warning
 
 
+def limits_of(resolved: Resolved) -> tuple[int, float]:
+    """Env steps and seconds after which training is over."""
+    run = resolved.config.run
+    return run.most_env_steps(resolved.config.frames_per_step), run.train_for_seconds
+
+
+def test_a_limit_that_the_user_gives_replaces_the_familys_limit_of_another_kind_and_a_line_says_so() -> None:
+    resolved = read("--env=atari_breakout", "--train_for_frames=200M")
+
+    assert limits_of(resolved) == (50_000_000, 1e10)
+    assert resolved.sources["train_for_env_steps"] == "default"
+    (line,) = resolved.warnings
+    assert line.startswith("--train_for_frames=200000000: ends training in place of --train_for_env_steps=10000000 (")
+    both = read("--env=atari_breakout", "--train_for_frames=200M", "--train_for_env_steps=20M")
+    assert (limits_of(both), both.warnings) == ((20_000_000, 1e10), [])
+
+
+def test_seconds_leave_the_familys_limit_of_steps_where_its_schedules_end_and_a_line_says_so() -> None:
+    resolved = read("--env=CartPole-v1", "--train_for_seconds=3600")
+
+    assert limits_of(resolved) == (500_000, 3600)
+    (line,) = resolved.warnings
+    assert line.startswith(
+        "--train_for_seconds=3600.0: training ends before if it reaches --train_for_env_steps=500000"
+    )
+    for more in ("--train_for_env_steps=2M", "--train_for_frames=2M"):
+        assert limits_of(read("--env=CartPole-v1", "--train_for_seconds=3600", more)) == (2_000_000, 3600)
+    assert read(PLAIN_ENV, "--train_for_seconds=3600").warnings == []
+
+
+def test_a_limit_that_a_resumed_run_has_from_its_family_gives_way_and_one_that_was_given_earlier_stays() -> None:
+    save_run("--env=atari_breakout")
+    for run in ("--experiment=old", f"--config={RUN_DIR}/config.json"):
+        assert limits_of(read(run, "--train_for_frames=200M"))[0] == 50_000_000
+
+    RUN_DIR.rename("before")
+    save_run("--env=atari_breakout", "--train_for_env_steps=5M")
+    resolved = read("--experiment=old", "--train_for_frames=200M")
+    assert (limits_of(resolved)[0], resolved.warnings) == (5_000_000, [])
+
+
 def test_a_vector_form_of_a_runs_env_is_refused_as_another_env_and_wrappers_of_a_vector_env_as_such() -> None:
     save_run("--env=CartPole-v1", "--env_framestack=4")
     (problem,) = refused("--experiment=old", "--env=vector:CartPole-v1")

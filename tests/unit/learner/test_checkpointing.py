@@ -369,7 +369,14 @@ def test_training_time_adds_up_from_the_first_start_of_the_clock_until_a_limit(m
 
 @pytest.mark.parametrize(
     ("frameskip", "frames", "steps", "env_steps"),
-    [(1, 8000, 9999, 8000), (4, 8001, 9999, 2001), (4, 3, 9999, 1), (4, 8000, 1999, 1999), (5, 8000, 1999, 1600)],
+    [
+        *((1, 8000, 9999, 8000), (4, 8001, 9999, 2001), (4, 3, 9999, 1), (4, 8000, 1999, 1999), (5, 8000, 1999, 1600)),
+        # Neither default cuts the other limit.
+        *(
+            (4, RunConfig.train_for_frames, 5 * 10**9, 5 * 10**9),
+            (1, 5 * 10**10, RunConfig.train_for_frames, 5 * 10**10),
+        ),
+    ],
 )
 def test_the_nearer_of_the_limits_of_steps_and_frames_counts(
     frameskip: int, frames: int, steps: int, env_steps: int
