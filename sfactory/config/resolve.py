@@ -73,7 +73,8 @@ class Resolved:
     """A config that passed every check, the source of each value by flag name, and lines worth logging.
 
     given: names of the flags that the user set, on the command line or in a config file, now or at an earlier start of
-    the resumed run. changed: a text for each setting of training that differs from that of the resumed run.
+    the resumed run. changed: a text for each setting of training that differs from that of the resumed run. saved: of
+    that run; it has no values if there is nothing to resume.
     """
 
     config: Config
@@ -81,6 +82,7 @@ class Resolved:
     warnings: list[str]
     given: frozenset[str] = frozenset()
     changed: Sequence[str] = ()
+    saved: SavedConfig = field(default_factory=SavedConfig)
 
     @property
     def tuned(self) -> dict[str, object]:
@@ -142,7 +144,7 @@ def read_command_line(argv: Sequence[str], several_ranks: bool = False) -> Resol
     if findings.problems:
         raise ConfigError(findings.problems)
     chosen = {*layers[CONFIG_FILE], *layers[COMMAND_LINE], *_of_sources(saved, *_GIVEN)}
-    resolved = Resolved(config, sources, findings.warnings, frozenset(chosen), findings.changed)
+    resolved = Resolved(config, sources, findings.warnings, frozenset(chosen), findings.changed, saved)
     if prints:
         print(config_json(config, sources), flush=True)
         if resolved.awaits_kind:
@@ -278,15 +280,14 @@ def _judge_algo(algo: object, findings: _Findings) -> None:
 
 def _saved_run(given: Mapping[str, object], findings: _Findings) -> SavedConfig:
     """The saved config of the run that ``given`` names; it has no values if there is nothing to resume."""
-    nothing = SavedConfig(Path(), {}, {}, ())
     directory = _resumed_dir(given, findings.broken)
     if directory is None:
-        return nothing
+        return SavedConfig()
     try:
-        saved = read_config(directory) or nothing
+        saved = read_config(directory) or SavedConfig()
     except ConfigError as error:
         findings.problems += error.problems
-        return nothing
+        return SavedConfig()
     findings.warnings += saved.warnings
     return saved
 

@@ -2,7 +2,8 @@
 
 NOTE [Resume rules]: flags that decide the shape or meaning of the weights, or of anything saved beside them (an
 optimizer's moments), are frozen. A change of how the weights are trained, or of the seed, gives a warning. How fast,
-how long and where a run trains may change freely.
+how long and where a run trains may change freely. The weights to begin with stay those of the start without a
+checkpoint; others give a warning.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
@@ -65,7 +66,7 @@ def run_dirs(words: Sequence[str], train_dir: str, any_folder: bool = False) -> 
 
 
 def _names(*sections: type) -> frozenset[str]:
-    return frozenset(field.name for section in sections for field in dataclasses.fields(section))
+    return frozenset(each.name for section in sections for each in dataclasses.fields(section))
 
 
 # amp and cuda_graphs change how the network computes, not its float32 weights. The auxiliary loss and each policy have
@@ -77,6 +78,7 @@ OF_ENV = _names(WrapperConfig) | {"env_kwargs", "env_frameskip"}  # what makes a
 NOTED = (_names(AlgoConfig, OptimConfig, LearnerConfig, PopulationConfig) | OF_ENV) - FROZEN
 # How one start begins is not a setting of the run: the next start resumes it.
 OF_ONE_START = frozenset({"load_checkpoint_kind", "restart_behavior", "trust_run_dir"})
+OF_NEW_RUNS = ("init_from", "init_parts")  # without effect where there is a checkpoint
 # A run keeps the settings that autotune found, not the flag. A command that resumes it with --autotune=True tunes again
 # only if the tuning was interrupted.
 OF_TUNING = _names(TuningConfig)
@@ -96,10 +98,10 @@ BEFORE_FLAGS: Mapping[str, object] = MappingProxyType(
 class SavedConfig:
     """The content of config.json: values and their sources by flag name, and a warning for each ignored key."""
 
-    path: Path
-    values: Mapping[str, object]
-    sources: Mapping[str, str]
-    warnings: tuple[str, ...]
+    path: Path = Path()
+    values: Mapping[str, object] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     @property
     def resumable(self) -> dict[str, object]:

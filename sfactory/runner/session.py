@@ -13,10 +13,10 @@ from pathlib import Path
 from sfactory.benchmark.autotune import Autotune
 from sfactory.benchmark.benchmark import Benchmark, BenchmarkResult
 from sfactory.clock import now
-from sfactory.config.flags import assigned
-from sfactory.config.resolve import AUTOTUNE, CONFIG_FILE, Resolved
+from sfactory.config.flags import all_flags, assigned, values_of
+from sfactory.config.resolve import AUTOTUNE, CONFIG_FILE, SAVED_RUN, Resolved
 from sfactory.config.run_rules import START_ONE_RANK
-from sfactory.config.saved_config import SUMMARY_NAME, write_config
+from sfactory.config.saved_config import OF_NEW_RUNS, SUMMARY_NAME, write_config
 from sfactory.config.schema import Config
 from sfactory.config.task_defaults import depends_on_step_time
 from sfactory.env.factory import EnvFactory
@@ -89,6 +89,8 @@ class Session:
                 resumed = self._read_checkpoint(run_dir, plan)
                 if resumed is None:
                     initial_weights(self._config, plan.weight_shapes)  # refuses those that do not fit
+                else:
+                    self._resolved = with_own_weights(self._resolved)
                 for warning in self._resolved.warnings:
                     _log.warning("%s", warning)
                 if resumed is not None and resumed.finished(self._config):
@@ -286,6 +288,17 @@ def _with_seed(resolved: Resolved) -> tuple[Resolved, int]:
     config = dataclasses.replace(config, run=dataclasses.replace(config.run, seed=seed))
     sources = {**resolved.sources, "seed": "drawn at random"}
     return dataclasses.replace(resolved, config=config, sources=sources), seed
+
+
+def with_own_weights(resolved: Resolved) -> Resolved:
+    """``resolved`` for a run that has a checkpoint: with what it began with, and a warning if the user gave other."""
+    values, saved = values_of(resolved.config), resolved.saved.values
+    begun = {name: saved.get(name, all_flags()[name].default) for name in OF_NEW_RUNS}
+    changed = {name: value for name, value in begun.items() if value != values[name]}
+    for name in changed:
+        flag = assigned(name, values[name])
+        _log.warning("%s has no effect: only a new run begins with it; choose another --experiment", flag)
+    return resolved.replaced(changed, SAVED_RUN)
 
 
 def _from_file(resolved: Resolved) -> list[str]:

@@ -47,13 +47,16 @@ def over(trained_once: Finished, tmp_path: Path) -> Finished:
 
 
 @pytest.mark.usefixtures("over")
-def test_resumed_run_learns_at_the_rate_it_is_given_now(run_trainer: RunTrainer) -> None:
-    again = run_trainer(train_for_env_steps=6 * STEPS, learning_rate=0.0005, adam_beta1=0.5).done()
+def test_resumed_run_learns_at_the_rate_it_is_given_now_from_its_own_weights(run_trainer: RunTrainer) -> None:
+    given = {"train_for_env_steps": 6 * STEPS, "learning_rate": 0.0005, "adam_beta1": 0.5, "init_from": "no_such_run"}
+    again = run_trainer(**given).done()
 
     rates = [row["train/learning_rate"] for row in again.metrics() if row["train/learning_rate"] is not None]
     assert rates == sorted(rates, reverse=True)
     assert set(rates) == {0.001, 0.0005}
     assert "--learning_rate=0.0005: the run was started with --learning_rate=0.001" in again.stderr
+    assert "--init_from=no_such_run has no effect: only a new run begins with it" in again.stderr
+    assert read(again.run_dir, "config.json")["config"]["init_from"] == ""
     groups = again.payload()["optimizer"]["param_groups"]
     assert [(group["lr"], list(group["betas"])) for group in groups] == [(0.0005, [0.5, 0.999])]
 

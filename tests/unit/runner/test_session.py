@@ -17,6 +17,7 @@ import torch
 
 from sfactory.config.flags import config_of
 from sfactory.config.resolve import read_command_line
+from sfactory.config.saved_config import write_config
 from sfactory.errors import ExitCode
 from sfactory.experiment.resume import Resumed, summary_of
 from sfactory.experiment.run_dir import RunDir
@@ -87,6 +88,30 @@ def test_log_level_chooses_messages_and_quiet_prints_only_those_that_warn(
             assert [line.split()[-1] for line in capsys.readouterr().err.splitlines()] == printed
             assert [line.split()[-1] for line in run_dir.log_path.read_text().splitlines()] == logged
         root.setLevel(before)
+
+
+@pytest.mark.parametrize(
+    ("begun", "given", "warned"),
+    [
+        ([], [], 0),
+        ([], ["--init_from=other"], 1),
+        (["--init_from=first"], ["--init_from=first"], 0),
+        (["--init_from=first"], ["--init_from=other", "--init_parts=encoder"], 2),
+    ],
+    ids=str,
+)
+def test_a_run_with_a_checkpoint_keeps_what_it_began_with_and_warns_of_other_starting_weights(
+    begun: list[str], given: list[str], warned: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = ["--env=CartPole-v1", f"--train_dir={tmp_path}", "--experiment=run"]
+    first = read_command_line([*words, *begun])
+    (tmp_path / "run").mkdir()
+    write_config(tmp_path / "run", first.config, first.sources)
+
+    resumed = session.with_own_weights(read_command_line([*words, *given]))
+
+    assert resumed.config == first.config
+    assert len(caplog.messages) == warned
 
 
 @pytest.mark.parametrize("agents", [2, 3, 5])
