@@ -36,6 +36,7 @@ from sfactory.config.saved_config import (
     CONFIG_NAME,
     FROZEN,
     NOT_RESUMED,
+    SAVED_RUN,
     SavedConfig,
     check_resume,
     config_json,
@@ -49,7 +50,6 @@ from sfactory.packages import other_versions
 from sfactory.system.cores import Cores
 
 DEFAULT = "default"
-SAVED_RUN = "saved run"
 GIVEN_EARLIER = "given at an earlier start"
 AUTOTUNE = "autotune"
 CONFIG_FILE = "config file"

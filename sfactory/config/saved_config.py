@@ -36,6 +36,7 @@ from sfactory.errors import ConfigError, ResourceError
 CONFIG_NAME, RUN_NAME, METRICS_NAME = "config.json", "run.json", "metrics.jsonl"
 SUMMARY_NAME, LOG_NAME, VIDEOS_NAME = "summary.json", "sf_log.txt", "videos"
 FORMAT_VERSION = 1
+SAVED_RUN = "saved run"  # the source of what a resumed run takes over
 PRINTED = "printed"  # true in what ``config_json`` makes, whose defaults may depend on the env
 
 
@@ -109,14 +110,18 @@ class SavedConfig:
         return {name: value for name, value in self.values.items() if name not in NOT_RESUMED}
 
 
-def write_config(run_dir: Path, config: Config, sources: Mapping[str, str]) -> Path:
+def write_config(
+    run_dir: Path, config: Config, sources: Mapping[str, str], earlier: Mapping[str, str] = MappingProxyType({})
+) -> Path:
     """Write config.json into ``run_dir``, which exists; returns its path. Flags in NOT_SAVED get their defaults.
 
-    The file is replaced atomically. Raises ResourceError if it cannot be written.
+    earlier: sources in the config.json of a resumed run, which stay those of what it takes over. The file is replaced
+    atomically. Raises ResourceError if it cannot be written.
     """
     path = run_dir / CONFIG_NAME
     values = values_of(config) | {name: all_flags()[name].default for name in NOT_SAVED}
-    kept = {name: source for name, source in sources.items() if name not in NOT_SAVED}
+    taken_over = {name: earlier.get(name, source) for name, source in sources.items() if source == SAVED_RUN}
+    kept = {name: source for name, source in {**sources, **taken_over}.items() if name not in NOT_SAVED}
     try:
         atomic.write_json(path, {"format_version": FORMAT_VERSION, "config": values, "sources": kept})
     except OSError as error:

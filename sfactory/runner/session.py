@@ -14,9 +14,9 @@ from sfactory.benchmark.autotune import Autotune
 from sfactory.benchmark.benchmark import Benchmark, BenchmarkResult
 from sfactory.clock import now
 from sfactory.config.flags import all_flags, assigned, values_of
-from sfactory.config.resolve import AUTOTUNE, CONFIG_FILE, SAVED_RUN, Resolved
+from sfactory.config.resolve import AUTOTUNE, CONFIG_FILE, Resolved
 from sfactory.config.run_rules import START_ONE_RANK
-from sfactory.config.saved_config import OF_NEW_RUNS, SUMMARY_NAME, write_config
+from sfactory.config.saved_config import OF_NEW_RUNS, SAVED_RUN, SUMMARY_NAME, write_config
 from sfactory.config.schema import Config
 from sfactory.config.task_defaults import depends_on_step_time
 from sfactory.env.factory import EnvFactory
@@ -101,7 +101,8 @@ class Session:
                         _log.warning("%s; it resumes with the new value", change)
                     plan = self._tune(plan, console) if self._config.tuning.autotune else plan
                     run_dir.require_held()
-                    write_config(run_dir.path, self._config, self._resolved.sources)
+                    resolved = self._resolved
+                    write_config(run_dir.path, resolved.config, resolved.sources, resolved.saved.sources)
                     self.has_begun = True
                     run_dir.write_run_json("running", argv=self._arguments, seed=self._seed)
                     log_first_lines(self._config, plan, resumed, run_dir, self._place)

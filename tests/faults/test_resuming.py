@@ -56,7 +56,9 @@ def test_resumed_run_learns_at_the_rate_it_is_given_now_from_its_own_weights(run
     assert set(rates) == {0.001, 0.0005}
     assert "--learning_rate=0.0005: the run was started with --learning_rate=0.001" in again.stderr
     assert "--init_from=no_such_run has no effect: only a new run begins with it" in again.stderr
-    assert read(again.run_dir, "config.json")["config"]["init_from"] == ""
+    saved = read(again.run_dir, "config.json")
+    assert saved["config"]["init_from"] == ""
+    assert "saved run" not in saved["sources"].values()
     groups = again.payload()["optimizer"]["param_groups"]
     assert [(group["lr"], list(group["betas"])) for group in groups] == [(0.0005, [0.5, 0.999])]
 

@@ -24,7 +24,7 @@ from sfactory.config.help_text import ESSENTIAL
 from sfactory.config.import_strings import find_object, objects_of_program
 from sfactory.config.launcher import launcher_flags, remote_flags
 from sfactory.config.resolve import Resolved, fitted_to_agents, with_critic_group
-from sfactory.config.saved_config import config_json, write_config
+from sfactory.config.saved_config import config_json, read_config, write_config
 from sfactory.config.task_defaults import with_task_defaults
 from sfactory.errors import ConfigError
 from sfactory.experiment.saved_policy import require_same_env
@@ -426,6 +426,25 @@ def test_a_resumed_run_takes_over_its_saved_values_wherever_it_was_moved() -> No
     (warning,) = resolved.changed
     assert "--learning_rate=0.02" in warning
     assert "--learning_rate=0.01" in warning
+
+
+def test_a_resumed_run_keeps_the_sources_of_what_it_takes_over() -> None:
+    save_run("--env=CartPole-v1", "--gamma=0.8", "--seed=3", rollout="task: vector", num_workers="autotune")
+    before = read_config(RUN_DIR)
+    assert before is not None
+    assert {"default", "env family classic_control"} < {*before.sources.values()}
+
+    for learning_rate in ("0.02", "0.03"):
+        resolved = read("--experiment=old", f"--learning_rate={learning_rate}")
+        write_config(RUN_DIR, resolved.config, resolved.sources, resolved.saved.sources)
+
+    after = read_config(RUN_DIR)
+    assert after is not None
+    differing = {name: source for name, source in after.sources.items() if source != before.sources[name]}
+    assert differing == {
+        **dict.fromkeys(("env", "gamma", "seed"), "given at an earlier start"),
+        "learning_rate": "command line",
+    }
 
 
 def limits_of(resolved: Resolved) -> tuple[int, float]:
