@@ -27,6 +27,7 @@ _SHOWN_CHARACTERS = 120
 _MOST_DIGITS = 30
 # Ends of whole numbers, as in 10k and 2.5M, and their powers of ten.
 _UNITS = {"k": 3, "m": 6, "b": 9}
+_OF_BOOLEANS = {"true": "on", "false": "off"}  # which YAML makes of these words
 _MOST_DEPTH = 50  # of brackets in a value, so that every file of a run can hold it
 
 
@@ -263,9 +264,10 @@ def _coerced(flag: Flag, kind: object, data: object) -> object:
         elements = listed if isinstance(listed, list | tuple) else (listed,)
         return tuple(_coerced(flag, get_args(kind)[0], element) for element in elements)
     if get_origin(kind) is Literal:
-        if data not in flag.choices:
+        word = _OF_BOOLEANS.get(str(data).lower(), data)
+        if word not in flag.choices:
             raise ValueError(f"must be one of {', '.join(flag.choices)}")
-        return data
+        return word
     if _is_mapping(kind):
         return _json_object(flag, data)
     if is_of_type(kind, data) and kind is not float:

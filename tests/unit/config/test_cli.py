@@ -105,6 +105,21 @@ def test_values_become_words_that_mean_the_same() -> None:
     assert line.values == {**same, "decoder_mlp_layers": (9,), "gamma": 0.5, "num_epochs": 2, "train_dir": "/a b"}
 
 
+def test_on_and_off_are_words_of_a_choice_where_yaml_and_programs_have_booleans() -> None:
+    Path("flags.yaml").write_text("amp: off\nmodel: my_models:Net\ninfo_action_mask: on\n")
+    file = read_config_file("flags.yaml")
+    words = scan(words_of({"amp": False, "info_action_mask": False}), all_flags())
+
+    assert (file.problems, words.problems) == ([], [])
+    assert (file.values["amp"], file.values["info_action_mask"]) == ("off", "on")
+    assert words.values == {"amp": "off", "info_action_mask": "off"}
+    Path("flags.yaml").write_text("amp: on\nnonlinearity: off\n")
+    assert [line.partition(" (")[0] for line in read_config_file("flags.yaml").problems] == [
+        "--amp=True: must be one of off, bf16, fp16, auto",
+        "--nonlinearity=False: must be one of elu, relu, tanh",
+    ]
+
+
 def test_none_of_a_program_or_a_file_is_never_text_and_prints_as_what_it_is() -> None:
     none = dict.fromkeys(("experiment", "init_from", "obs_keys", "env_kwargs", "exploration_loss", "seed", "vtrace_c"))
     Path("flags.yaml").write_text(yaml.dump(none))
