@@ -75,7 +75,8 @@ def run(flags: Mapping[str, object] | Sequence[str], *, on_report: OnReport | No
     flags: names and values (lists for lists, mappings for JSON objects, None for none, classes and functions for
         ``module:name``), or the words of a command line.
     on_report: called with each row of metrics.jsonl (every ``experiment_summaries_interval`` seconds, and at the end):
-    env_steps, and numbers by their names, None where there is none. If it returns False the run ends as at a limit: it
+    env_steps, and numbers by their names, None where there is none: an evaluation has a row of its own, where all is
+    None but its numbers, eval/..., which are None in other rows. If it returns False the run ends as at a limit: it
     saves, and the same call resumes it; the command in the last line on stderr resumes it without on_report. An
     exception that it raises ends the run, too, see below.
 

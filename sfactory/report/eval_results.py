@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import reduce
 
 from sfactory.messages import EpisodeTotals, EvaluationPart
@@ -62,6 +62,9 @@ class EvaluationReport:
             f"{_text(self.episode_return_max)}){objective}, length {self.episode_length_mean:.1f}, "
             f"{self.episodes} episodes"
         )
+
+
+EVALUATION_NAMES = tuple(f"eval/{each.name}" for each in fields(EvaluationReport))
 
 
 class EvaluationReports:

@@ -85,7 +85,10 @@ class Observer:
         return None
 
     def on_report(self, row: Mapping[str, float | None]) -> bool | None:
-        """A row of metrics.jsonl was written; unknown numbers are None. Return False to end the run as a limit does."""
+        """A row of metrics.jsonl was written; unknown numbers are None. Return False to end the run as a limit does.
+
+        An evaluation has a row of its own, where all is None but ``eval/...``, which is None in other rows.
+        """
         return None
 
     def on_video(self, path: Path, env_steps: int) -> None:

@@ -17,7 +17,7 @@ from sfactory.play.eval_video import VideoFolder
 from sfactory.report.bottleneck import Advisor, Load, LoadMeter
 from sfactory.report.collector import ReportCollector
 from sfactory.report.console import Console
-from sfactory.report.eval_results import VIDEO
+from sfactory.report.eval_results import EVALUATION_NAMES, VIDEO
 from sfactory.report.matches import MatchTable
 from sfactory.report.observers import Observers
 from sfactory.report.progress import Progress
@@ -53,6 +53,8 @@ class Reporter:
         self._process_started_at = process_started_at
         self._observers = Observers() if observers is None else observers
         self._observed_updates = resumed.updates
+        names = (*self.reports.scalars(), *(EVALUATION_NAMES if config.evaluation.eval_interval_sec else ()))
+        self._unknown: dict[str, float | None] = dict.fromkeys(names)  # of what not each row has
         self._writers: list[MetricsWriter | TensorBoard] = [MetricsWriter(rundir.path / METRICS_NAME)]
         if report.with_tensorboard:
             self._writers.append(TensorBoard(rundir.path, report.flush_summaries_interval, config))
@@ -179,7 +181,8 @@ class Reporter:
         for writer in self._writers:
             writer.write(env_steps, scalars)
         if self._observers:
-            self._observers.on_report(numbers_of(env_steps, scalars), last)
+            self._unknown |= dict.fromkeys(scalars)
+            self._observers.on_report(self._unknown | numbers_of(env_steps, scalars), last)
 
     def _write_evaluations(self, last: bool = False) -> None:
         """Write one row and one console line for each evaluation completed since the last call."""

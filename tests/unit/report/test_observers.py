@@ -21,7 +21,7 @@ from sfactory.errors import ConfigError, ExitCode, ObserverFailed, WorkerDied
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
 from sfactory.experiment.summary import Outcome, Summary
-from sfactory.messages import EpisodeEnd, PolicyLag
+from sfactory.messages import EpisodeEnd, EpisodeTotals, EvaluationPart, PolicyLag
 from sfactory.process.signals import Interrupted, Interrupts
 from sfactory.report.console import Console
 from sfactory.report.observers import Observer, Observers, RunFacts
@@ -217,6 +217,30 @@ def test_observers_are_created_by_name(tmp_path: Path, monkeypatch: pytest.Monke
     for problem, (name, text) in zip(caught.value.problems, words.items(), strict=True):
         assert problem.startswith(f"--observers=my_watchers:{name}: ")
         assert text in problem
+
+
+def test_rows_of_observers_have_the_names_of_training_and_of_evaluations_from_the_first_on(tmp_path: Path) -> None:
+    shared, observer = SharedObjects(VECTOR, small_layout(), weight_bytes=8), recording({"mine/one": 0.5})
+    config = config_of({"env": "any", "with_tensorboard": False, "eval_interval_sec": 1})
+    with RunDir.open(tmp_path, "run") as rundir:
+        reporting = Reporter(
+            config, shared, rundir, Resumed(), Console(None, None), 0.0, Observers({"a:Recording": observer})
+        )
+        for number in (1, 2):
+            reporting.reports.evaluations.add(EvaluationPart(0, number, 8, 100, EpisodeTotals.of(7.0, 3)))
+            reporting.beat()
+            reporting._write_row()
+        reporting.finish("done", None)
+
+    rows = [call.args[0] for call in observer.on_report.call_args_list]
+    assert [row["eval/episode_return_mean"] for row in rows] == [7.0, None, 7.0, None, None]
+    assert [row["perf/updates"] for row in rows] == [None, 0, None, 0, 0]
+    assert {row["train/episode_return_mean"] for row in rows} == {None}
+    assert [row.get("mine/one") for row in rows[1:]] == [0.5, None, 0.5, 0.5]
+    # In the file a row has what was measured for it.
+    written = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert ["eval/episodes" in row for row in written] == [True, False, True, False, False]
+    assert ["train/episodes" in row for row in written] == [False, True, False, True, True]
 
 
 def test_reporter_calls_observers_after_new_updates_and_adds_their_summaries(tmp_path: Path) -> None:
