@@ -24,10 +24,11 @@ class Batch:
         [Final values]
     discounts: [T, R] float32 - gamma, or 0 where the step terminated
     taken: [T, R] bool - an env took the step; False in padding
-    valid: [T, R] bool - the step is learned from: it was taken, and its policy is not too old
+    valid: [T, R] bool - the step is learned from: it was taken, and its policy was not too old when the dataset
+        was opened
     replayed: [T, R] bool - the step was in a dataset before: it is learned from, but no statistics count it again
     policy_version: [T, R] int64 - of the weights that took the step
-    lag: [T, R] int64 - learner updates since then
+    lag: [T, R] int64 - learner updates since then, until the dataset was opened
     is_first: [T+1, R] bool - obs is the first of an episode: the RNN state is zeroed before it
     rnn_states: [K+1, R, S] float32 - as recorded before each of K chunks and after the last step; S may be 0
     reward_clipped: [T, R] bool - the scaled reward was outside --reward_clip; None: rewards are not clipped
@@ -103,6 +104,10 @@ class Batch:
         lag = train_step - self.policy_version
         young = torch.where(self.replayed, lag < max_replay_lag, lag < max_policy_lag)
         return replace(self, lag=lag, valid=self.taken & young)
+
+    def since(self, version: int) -> Batch:
+        """The batch with steps of older policy versions masked."""
+        return replace(self, valid=self.valid & (self.policy_version >= version))
 
     @property
     def fresh(self) -> Tensor:

@@ -248,7 +248,7 @@ class Learner:
             trainer.coefficients.at(self.progress.env_steps)
             trainer.freezer.at(self.progress.env_steps)
             self._open_datasets += 1
-            return trainer.open(trainer.aged(batch))
+            return trainer.open(batch)
 
     def one_pass(self, dataset: Dataset) -> bool:
         """Learn from every minibatch once, count new steps, publish if due; whether another pass makes sense."""

@@ -105,8 +105,8 @@ def epoch_of(
 class Dataset:
     """A dataset between ``Trainer.open`` and ``Trainer.close``. Several may be open at once.
 
-    batch: as it was opened; each pass masks the steps that are too old by then. targets: of GAE, None with V-trace.
-    observed: the normalizer's statistics contain its observations.
+    batch: as it was opened. targets: of GAE, None with V-trace. observed: the normalizer's statistics contain its
+    observations.
     generator: shuffles its passes; None before the first pass, and without shuffling. passes: begun so far.
     learned: steps, each counted once. last_loss: mean policy loss of the last pass; NaN without one.
     means: of the statistics of its updates.

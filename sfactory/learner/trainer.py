@@ -111,13 +111,9 @@ class Trainer:
         self.train_step += 1
         self._oldest = self.train_step
 
-    def aged(self, batch: Batch) -> Batch:
-        """``batch`` at the present train step: steps that have become too old are masked."""
-        limits = self.learner.max_policy_lag, self.learner.max_replay_lag
-        if self._oldest is not None:
-            since = self.train_step - self._oldest + 1
-            limits = min(limits[0], since), min(limits[1], since)
-        return batch.aged(self.train_step, *limits)
+    def _since_replacement(self, batch: Batch) -> Batch:
+        """``batch`` without the steps that were sampled before the weights were replaced."""
+        return batch if self._oldest is None else batch.since(self._oldest)
 
     @property
     def train_step(self) -> int:
@@ -152,7 +148,7 @@ class Trainer:
 
     def open(self, batch: Batch) -> Dataset:
         """Prepare a dataset before any pass. Uses no random numbers."""
-        first = not self.train_step
+        first, batch = not self.train_step, self._since_replacement(batch)
         self.whole.keep_first()
         if first:
             # Without any statistics the first weights would be made for inputs of another size.
@@ -176,8 +172,8 @@ class Trainer:
         """One pass over the minibatches of a dataset; ``stopping`` is asked before each.
 
         before_waiting: is called with the number of updates before the host waits for the device, which it does once.
-        Steps that have become too old since the last pass are masked. True if another pass makes sense: this one was
-        whole, it has changed the loss by ``early_stop_loss_change`` or more, and the policy is no farther off than
+        Steps that were sampled before the weights were replaced are masked. True if another pass makes sense: this one
+        was whole, it has changed the loss by ``early_stop_loss_change`` or more, and the policy is no farther off than
         ``early_stop_kl``. Raises DivergedError, or the error of a failed pass, after the batch was saved as evidence.
         """
         first, count = dataset.passes == 0, self.learner.num_batches_per_epoch
@@ -190,7 +186,9 @@ class Trainer:
             self._auxiliary_task.begin(self.train_step)
         rows: list[Tensor] = []
         try:
-            for selection in epoch_of(self.aged(dataset.batch), dataset.targets, count, dataset.generator):
+            for selection in epoch_of(
+                self._since_replacement(dataset.batch), dataset.targets, count, dataset.generator
+            ):
                 if stopping():
                     break
                 rows.append(self._update(selection, first))
@@ -209,7 +207,7 @@ class Trainer:
         if not self.coefficients.adapts_at_once:
             for kl in divergences_of(done):
                 self.coefficients.after_update(kl)
-        # A pass that was stopped, or in which steps have grown too old, learns from fewer of them.
+        # A pass that was stopped, or before which the weights were replaced, learns from fewer steps.
         dataset.learned = Learned(*map(max, dataset.learned, steps_learned(done)))
         if len(rows) < count:
             return False
@@ -223,7 +221,7 @@ class Trainer:
         """Finish a dataset after its last pass; returns how many fresh steps were learned from."""
         if dataset.learned.fresh and self.coefficients.looks_at_datasets:
             size = self.learner.microbatch_size or self.learner.batch_size
-            divergence = self.loss.divergence(Minibatch(self.aged(dataset.batch), dataset.targets), size)
+            divergence = self.loss.divergence(Minibatch(self._since_replacement(dataset.batch), dataset.targets), size)
             kl = HostCopies(divergence).wait()[0].item()
             self.whole.confirm()
             if not math.isnan(kl):

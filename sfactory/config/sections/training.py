@@ -78,7 +78,11 @@ class LearnerConfig:
         "if all actors have started and none has finished a step meanwhile; 0: never",
         ge=0,
     )
-    max_policy_lag: int = flag(1000, "mask steps of policies that are this many updates older than the learner's", ge=1)
+    max_policy_lag: int = flag(
+        1000,
+        "mask steps of policies that are this many updates older than the learner's when it begins a dataset",
+        ge=1,
+    )
     train_in_background_thread: bool = flag(
         True,
         "train in a separate thread while the next batch is assembled; no effect where collection waits for training "

@@ -177,22 +177,32 @@ def test_datasets_opened_at_the_same_step_are_shuffled_differently() -> None:
     assert orders[0] != orders[1]
 
 
-def test_steps_that_become_too_old_are_masked_in_the_next_pass() -> None:
-    trainer, batch = trainer_of(max_policy_lag=3), batch_of()
-    batch.policy_version[:] = torch.tensor([0, 0, 0, -1, -1, -2], dtype=torch.int64)
-    dataset = trainer.open(batch)
-    fractions = []
+def test_updates_on_a_dataset_do_not_make_its_own_steps_too_old() -> None:
+    algo = AlgoConfig(kl_loss_coeff=1.0, kl_target=1e6)
+    trainer = trainer_of(batches=2, epochs=4, algo=algo, max_policy_lag=3)
 
-    for _ in range(4):
+    assert trainer.train(batch_of()) == 30
+
+    assert trainer.train_step == 2 * 4
+    assert trainer.coefficients.kl == 0.5  # the divergence was measured at the end
+
+
+def test_passes_after_the_weights_were_replaced_leave_out_what_was_sampled_before() -> None:
+    trainer, batch = trainer_of(), batch_of()
+    batch.policy_version[:, 4:] = 2
+    first, second = trainer.open(batch), trainer.open(batch)
+    trainer.learn(first)
+
+    trainer.mask_sampled()
+
+    assert trainer.train_step == 2
+    for dataset in (first, second, trainer.open(batch)):
         trainer.stats.clear()
         trainer.learn(dataset)
-        fractions.append(trainer.statistics()["valid_fraction"])
-
-    # At update 0 all rows are younger than 3; at 1 the oldest is 3 updates old; at 2 three are; at 3 all are.
-    assert fractions == pytest.approx([1.0, 5 / 6, 3 / 6, NAN], nan_ok=True)
-    assert trainer.train_step == 3
+        assert trainer.statistics()["valid_fraction"] == pytest.approx(2 / 6)
     # Each step counts once, though not all of them were there in each pass.
-    assert trainer.close(dataset) == 30
+    assert trainer.close(first) == 30
+    assert trainer.close(second) == 10
 
 
 @EITHER_ALGO
