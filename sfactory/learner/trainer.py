@@ -116,6 +116,11 @@ class Trainer:
         return batch if self._oldest is None else batch.since(self._oldest)
 
     @property
+    def _policy_stands_still(self) -> bool:
+        """Whether updates change no action now, but values: its divergence is 0 then, and its loss constant."""
+        return self.freezer.keeps_policy or not self.coefficients.rates.policy
+
+    @property
     def train_step(self) -> int:
         """Updates, those before a resume included."""
         return self.stats.train_step
@@ -173,8 +178,9 @@ class Trainer:
 
         before_waiting: is called with the number of updates before the host waits for the device, which it does once.
         Steps that were sampled before the weights were replaced are masked. True if another pass makes sense: this one
-        was whole, it has changed the loss by ``early_stop_loss_change`` or more, and the policy is no farther off than
-        ``early_stop_kl``. Raises DivergedError, or the error of a failed pass, after the batch was saved as evidence.
+        was whole, it has changed the loss by ``early_stop_loss_change`` or more where the policy can change at all, and
+        that is no farther off than ``early_stop_kl``. Raises DivergedError, or the error of a failed pass, after the
+        batch was saved as evidence.
         """
         first, count = dataset.passes == 0, self.learner.num_batches_per_epoch
         dataset.passes += 1
@@ -215,7 +221,8 @@ class Trainer:
         means, last_loss = Means(done).value(), dataset.last_loss
         dataset.last_loss = loss = means["policy_loss"]
         too_far = bool(self.learner.early_stop_kl) and means["kl"] > self.learner.early_stop_kl
-        return not (too_far or abs(loss - last_loss) < self.learner.early_stop_loss_change)
+        constant = abs(loss - last_loss) < self.learner.early_stop_loss_change and not self._policy_stands_still
+        return not (too_far or constant)
 
     def close(self, dataset: Dataset) -> int:
         """Finish a dataset after its last pass; returns how many fresh steps were learned from."""

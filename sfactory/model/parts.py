@@ -23,6 +23,9 @@ class Freezer:
     def __init__(self, model: ActorCritic, frozen: Collection[str], until: int) -> None:
         self._parameters = [weight for name, weight in model.named_parameters() if part_of(name) in frozen]
         self._has_normalizer, self._until = "normalizer" in frozen, until
+        critic = set(model.critic_parameters())
+        of_policy = [name for name, weight in model.named_parameters() if weight not in critic]
+        self._has_policy = all(part_of(name) in frozen for name in of_policy)
         self.is_on = False
 
     def at(self, env_steps: int) -> None:
@@ -35,3 +38,8 @@ class Freezer:
     def keeps_statistics(self) -> bool:
         """Whether the statistics of observations are frozen now."""
         return self._has_normalizer and self.is_on
+
+    @property
+    def keeps_policy(self) -> bool:
+        """Whether all weights that actions depend on are frozen now."""
+        return self._has_policy and self.is_on

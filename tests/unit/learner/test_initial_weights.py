@@ -17,6 +17,7 @@ from sfactory.learner.checkpointing import Progress, payload_of
 from sfactory.learner.initial_weights import begin_with_weights, initial_weights
 from sfactory.learner.trainer import Trainer
 from sfactory.model.normalizer import RunningNormalizer
+from sfactory.model.parts import Freezer
 from sfactory.spec import EnvSpec
 from tests.support.equality import changed, copied
 from tests.support.parts import VECTOR, model_of, random_batch, trainer_for
@@ -124,3 +125,27 @@ def test_frozen_parts_stay_until_their_step(tmp_path: Path) -> None:
     trainer.freezer.at(100)
     trainer.train(batch)
     assert {"tower.encoder.layers.0.weight", "obs_normalizer.normalizers.0.mean"} <= changed(trainer.model, before)
+
+
+@pytest.mark.parametrize(
+    ("frozen", "network", "expected"),
+    [
+        ((), {}, False),
+        (("policy",), {}, False),
+        (("encoder", "value"), {}, False),
+        (("encoder", "policy"), {}, True),
+        (("encoder", "policy"), {"use_rnn": True}, False),
+        (("encoder", "core", "policy"), {"use_rnn": True}, True),
+        (("encoder", "policy"), {"decoder_mlp_layers": (8,), "actor_critic_share_weights": False}, False),
+        (("encoder", "decoder", "policy"), {"decoder_mlp_layers": (8,), "actor_critic_share_weights": False}, True),
+    ],
+)
+def test_a_policy_is_kept_where_all_that_its_actions_depend_on_is_frozen(
+    frozen: tuple[str, ...], network: dict[str, Any], expected: bool
+) -> None:
+    freezer = Freezer(model_of(**network), frozen, until=100)
+
+    freezer.at(99)
+    assert freezer.keeps_policy is expected
+    freezer.at(100)
+    assert not freezer.keeps_policy

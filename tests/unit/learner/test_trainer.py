@@ -102,6 +102,37 @@ def test_epochs_end_once_the_policy_loss_changes_less_than_was_asked_for(
         assert trainer.train_step == dataset * 2 * epochs
 
 
+WARMED_UP: dict[str, dict[str, Any]] = {
+    "frozen": {"freeze": ("encoder", "policy"), "freeze_until": 100},
+    "a rate of 0": {"lr_schedule": "0:0,99:0,100:0.01", "separate_value_optimizer": True},
+}
+
+
+def warming_up(optim: dict[str, Any], algo: AlgoConfig, learner: LearnerConfig) -> Trainer:
+    """A trainer whose critic alone learns until env step 100."""
+    model = model_of(actor_critic_share_weights=False)
+    trainer = trainer_for(model, algo, OptimConfig(**{"learning_rate": 0.01, **optim}), learner)
+    trainer.freezer.at(0)
+    return trainer
+
+
+@EITHER_ALGO
+@pytest.mark.parametrize("optim", WARMED_UP.values(), ids=WARMED_UP)
+def test_a_policy_that_cannot_change_ends_no_passes_of_the_critic(algo: AlgoConfig, optim: dict[str, Any]) -> None:
+    learner = LearnerConfig(early_stop_loss_change=10.0, num_epochs=4)
+    trainer = warming_up(optim, algo, learner)
+    before = copied(trainer.model)
+
+    trainer.train(batch_of())
+
+    assert trainer.train_step == 4
+    assert {name.partition(".")[0] for name in changed(trainer.model, before)} <= {"critic_tower", "value_head"}
+    trainer.freezer.at(100)
+    trainer.coefficients.at(100)
+    trainer.train(batch_of())
+    assert trainer.train_step == 6
+
+
 def test_early_stop_compares_mean_losses_of_the_same_dataset() -> None:
     # Losses of single minibatches differ by far, and as they are shuffled so do first and last ones of two epochs.
     algo = AlgoConfig(with_vtrace=False, normalize_advantages=False)
