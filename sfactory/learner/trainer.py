@@ -80,9 +80,9 @@ class Trainer:
         beside = () if auxiliary is None else auxiliary.parameters()
         self.updater = GradientStep(model, optim, [parameter for parameter in beside if parameter.requires_grad])
         self.freezer = Freezer(model, optim.freeze, optim.freeze_until)
-        self.target: TargetNetwork | None = None
-        if algo.use_target_net:
-            self.target = TargetNetwork(model, algo.target_update_interval, algo.target_tau)
+        self.target = (
+            TargetNetwork(model, algo.target_update_interval, algo.target_tau) if algo.use_target_net else None
+        )
         self.auxiliary = auxiliary
         self._auxiliary_task = task_of(auxiliary, seed, policy)
         self.loss = LossFunction(model, algo, self.target, self._auxiliary_task, learner.torch_compile, ranks)
@@ -177,10 +177,9 @@ class Trainer:
         """One pass over the minibatches of a dataset; ``stopping`` is asked before each.
 
         before_waiting: is called with the number of updates before the host waits for the device, which it does once.
-        Steps that were sampled before the weights were replaced are masked. True if another pass makes sense: this one
-        was whole, it has changed the loss by ``early_stop_loss_change`` or more where the policy can change at all, and
-        that is no farther off than ``early_stop_kl``. Raises DivergedError, or the error of a failed pass, after the
-        batch was saved as evidence.
+        Steps sampled before the weights were replaced are masked. True if another pass makes sense: this one was whole,
+        it has changed the loss by ``early_stop_loss_change`` or more if the policy can change, and by ``early_stop_kl``
+        that is not too far off. Raises DivergedError, or the error of a failed pass, after the batch was saved.
         """
         first, count = dataset.passes == 0, self.learner.num_batches_per_epoch
         dataset.passes += 1
@@ -226,7 +225,7 @@ class Trainer:
 
     def close(self, dataset: Dataset) -> int:
         """Finish a dataset after its last pass; returns how many fresh steps were learned from."""
-        if dataset.learned.fresh and self.coefficients.looks_at_datasets:
+        if dataset.learned.fresh and self.coefficients.looks_at_datasets and not self._policy_stands_still:
             size = self.learner.microbatch_size or self.learner.batch_size
             divergence = self.loss.divergence(Minibatch(self._since_replacement(dataset.batch), dataset.targets), size)
             kl = HostCopies(divergence).wait()[0].item()
@@ -264,7 +263,7 @@ class Trainer:
             observes = first and selection.whole.targets is None
             row = self._recorded.run(selection, coefficients.in_force, observes, settings)
             self.updater.begin()  # gradients are in memory that graphs use again
-        if coefficients.looks_at_updates:
+        if coefficients.looks_at_updates and not self._policy_stands_still:
             minibatch = minibatch or selection.minibatch()
             row = with_divergence(row, self.loss.divergence(minibatch, self.learner.microbatch_size))
             if coefficients.adapts_at_once:

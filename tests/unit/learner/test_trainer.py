@@ -133,6 +133,31 @@ def test_a_policy_that_cannot_change_ends_no_passes_of_the_critic(algo: AlgoConf
     assert trainer.train_step == 6
 
 
+@pytest.mark.parametrize(
+    ("optim", "kl_target"),
+    [
+        ({**WARMED_UP["frozen"], "lr_schedule": "kl_adaptive_minibatch"}, 0.0),
+        ({**WARMED_UP["frozen"], "lr_schedule": "kl_adaptive_epoch"}, 0.0),
+        *((optim, 0.01) for optim in WARMED_UP.values()),
+    ],
+)
+def test_nothing_adapts_to_the_divergence_of_a_policy_that_cannot_change(
+    optim: dict[str, Any], kl_target: float
+) -> None:
+    algo = dataclasses.replace(VTRACE, kl_loss_coeff=1.0, kl_target=kl_target)
+    trainer = warming_up({**optim, "lr_adaptive_max": 10.0}, algo, LearnerConfig())
+    batch, before = as_acted(trainer.model, batch_of()), trainer.coefficients.state()
+
+    trainer.train(batch)
+
+    assert trainer.coefficients.state() == before
+    trainer.freezer.at(100)
+    trainer.coefficients.at(100)
+    before = trainer.coefficients.state()
+    trainer.train(batch)
+    assert trainer.coefficients.state() != before
+
+
 def test_early_stop_compares_mean_losses_of_the_same_dataset() -> None:
     # Losses of single minibatches differ by far, and as they are shuffled so do first and last ones of two epochs.
     algo = AlgoConfig(with_vtrace=False, normalize_advantages=False)
