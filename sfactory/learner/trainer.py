@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
-from sfactory.errors import DivergedError
+from sfactory.errors import DivergedError, named
 from sfactory.learner.auxiliary import Exploration, task_of
 from sfactory.learner.batch import Batch
 from sfactory.learner.coefficients import Coefficients, InForce
@@ -80,9 +80,8 @@ class Trainer:
         beside = () if auxiliary is None else auxiliary.parameters()
         self.updater = GradientStep(model, optim, [parameter for parameter in beside if parameter.requires_grad])
         self.freezer = Freezer(model, optim.freeze, optim.freeze_until)
-        self.target = (
-            TargetNetwork(model, algo.target_update_interval, algo.target_tau) if algo.use_target_net else None
-        )
+        every, tau = algo.target_update_interval, algo.target_tau
+        self.target = TargetNetwork(model, every, tau) if algo.use_target_net else None
         self.auxiliary = auxiliary
         self._auxiliary_task = task_of(auxiliary, seed, policy)
         self.loss = LossFunction(model, algo, self.target, self._auxiliary_task, learner.torch_compile, ranks)
@@ -205,8 +204,7 @@ class Trainer:
         except (DivergedError, RuntimeError) as error:
             # A batch that is too large for the device says nothing that its size does not.
             if self._evidence is not None and not isinstance(error, torch.OutOfMemoryError):
-                reason = f"{type(error).__name__}: {error}"
-                where = keep_evidence(self._evidence, dataset.batch, self.model, self.train_step, reason)
+                where = keep_evidence(self._evidence, dataset.batch, self.model, self.train_step, named(error))
                 error.args = (f"{error}; {where}",)
             raise
         if not self.coefficients.adapts_at_once:
