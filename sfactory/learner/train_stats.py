@@ -167,6 +167,7 @@ log = logging.getLogger(__name__)
 _VALID_STEPS, _FRESH_STEPS, _ENV_STEPS, _RUN_STEPS, _TAKEN, _EXCUSED, _FIRST = range(7)
 _NAMES = (*NAMES, *GRADIENT)
 _DIVERGENCE = _FIRST + len(_NAMES)  # only in rows with one
+_OF_ALL = NAMES.index("valid_fraction")  # counts for updates that were not taken, too
 
 Rows = npt.NDArray[np.float64]
 
@@ -224,7 +225,7 @@ def steps_learned(rows: Rows) -> Learned:
 
 
 class Means:
-    """Means of statistics over updates, without NaN. ``updates``: how many were taken."""
+    """Means of statistics over updates that were taken, without NaN. ``updates``: how many."""
 
     def __init__(self, rows: Rows | None = None) -> None:
         self._sums, self._counts = np.zeros(len(_NAMES)), np.zeros(len(_NAMES))
@@ -233,11 +234,13 @@ class Means:
             self.add(rows)
 
     def add(self, rows: Rows) -> None:
-        """Count the updates among ``rows`` that were taken."""
-        statistics = rows[rows[:, _TAKEN] > 0, _FIRST:_DIVERGENCE]
+        """Count the updates among ``rows`` that were taken; the valid fraction is of all."""
+        taken, found = rows[:, _TAKEN] > 0, rows[:, _FIRST:_DIVERGENCE]
+        statistics = np.where(taken[:, None], found, np.nan)
+        statistics[:, _OF_ALL] = found[:, _OF_ALL]
         self._sums += np.nansum(statistics, axis=0)
         self._counts += (~np.isnan(statistics)).sum(axis=0)
-        self.updates += len(statistics)
+        self.updates += int(taken.sum())
 
     def value(self) -> dict[str, float]:
         """By name; NaN where no update has the statistic."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sfactory.config.schema import AlgoConfig
+from sfactory.config.schema import AlgoConfig, LearnerConfig
 from sfactory.learner.train_stats import (
     COEFFICIENTS,
     GRADIENT,
@@ -79,6 +79,17 @@ def test_means_are_over_the_updates_that_have_the_number() -> None:
     assert (means["kl"], means["replay_kl"], means["grad_norm"]) == (3.0, 6.0, 1.0)
     stats.clear()
     assert math.isnan(stats.means.value()["kl"])
+
+
+def test_the_valid_fraction_counts_minibatches_that_are_masked_as_a_whole() -> None:
+    trainer = trainer_for(tiny_model(), learner=LearnerConfig(num_batches_per_epoch=2))
+    batch = random_batch(trainer.model)
+    batch.valid[:, :2] = False
+
+    trainer.train(batch)
+
+    assert trainer.stats.means.updates == 1
+    assert trainer.statistics()["valid_fraction"] == 0.5
 
 
 def test_share_of_clipped_rewards_is_a_metric_and_a_single_warning(caplog: pytest.LogCaptureFixture) -> None:
