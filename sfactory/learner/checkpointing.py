@@ -259,10 +259,12 @@ class Checkpointer:
 
     def save_first(self) -> None:
         """Save unless there is a checkpoint: a policy that does not learn stays the same when it is resumed."""
-        if not self._has_latest:
+        if self._has_latest:
+            return
+        if not self._config.init_from:
             text = "does not learn (--train_policies) and has no checkpoint: it plays with the weights it was made with"
             log.warning("policy %d %s", self.setup.policy, text)
-            self.save()
+        self.save()
 
     def after_dataset(self) -> None:
         """Save all that is due, each even if another fails: that is logged, and tried again. Raises DivergedError."""

@@ -19,7 +19,8 @@ from sfactory.learner.trainer import Trainer
 from sfactory.model.normalizer import RunningNormalizer
 from sfactory.model.parts import Freezer
 from sfactory.spec import EnvSpec
-from tests.support.equality import changed, copied
+from tests.support.equality import assert_same, changed, copied
+from tests.support.lone_learner import LoneLearner
 from tests.support.parts import VECTOR, model_of, random_batch, trainer_for
 
 THREE = EnvSpec(VECTOR.obs, (DiscreteHead("action", 3),))
@@ -125,6 +126,24 @@ def test_frozen_parts_stay_until_their_step(tmp_path: Path) -> None:
     trainer.freezer.at(100)
     trainer.train(batch)
     assert {"tower.encoder.layers.0.weight", "obs_normalizer.normalizers.0.mean"} <= changed(trainer.model, before)
+
+
+def test_a_policy_that_does_not_learn_warns_where_its_weights_come_from_no_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = LoneLearner(tmp_path / "first")
+    first.learning.checkpointer.save_first()
+    assert "plays with the weights it was made with" in caplog.text
+    caplog.clear()
+
+    second = LoneLearner(tmp_path / "second", init_from=str(tmp_path / "first"))
+    second.learning.checkpointer.save_first()
+
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+    theirs, own = first.saved(), second.saved()
+    assert theirs is not None
+    assert own is not None
+    assert_same(dict(own["model"]), dict(theirs["model"]))
 
 
 @pytest.mark.parametrize(
