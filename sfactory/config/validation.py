@@ -26,7 +26,7 @@ from sfactory.config.population_rules import AUXILIARY_RULES, NO_TURN, POPULATIO
 from sfactory.config.rule import WAITING, Rule, idle_unless, refuse, waits_for_learner
 from sfactory.config.run_rules import RANK_RULES, REMOTE_RULES, RUN_RULES, SAMPLING_RULES
 from sfactory.config.schema import Config
-from sfactory.config.training_rules import LEARNING_RULES, NETWORK_RULES, OBJECTIVE_RULES, OPTIMIZER_RULES
+from sfactory.config.training_rules import KL_ADAPTIVE, LEARNING_RULES, NETWORK_RULES, OBJECTIVE_RULES, OPTIMIZER_RULES
 from sfactory.packages import env_plugin
 
 RULES = (
@@ -273,6 +273,15 @@ _WARNINGS = (
         ("minibatch_ring_size", "num_epochs"),
         lambda config: config.learner.minibatch_ring_size > 1 and config.learner.num_epochs == 1,
         "with --num_epochs=1 each dataset gets one pass, so a ring of several changes nothing",
+    ),
+    refuse(
+        ("learning_rate", "lr_schedule", "lr_adaptive_min", "lr_adaptive_max"),
+        lambda config: (
+            config.optim.lr_schedule in KL_ADAPTIVE
+            and not config.optim.lr_adaptive_min <= config.optim.learning_rate <= config.optim.lr_adaptive_max
+        ),
+        "{lr_schedule} keeps rates within lr_adaptive_min ({lr_adaptive_min}) and lr_adaptive_max ({lr_adaptive_max}), "
+        "and begins at the nearer one",
     ),
     # Not refused, since published commands of Sample Factory have them.
     *idle_unless(("gae_lambda",), "with_vtrace", operator.not_, False),

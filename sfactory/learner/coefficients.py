@@ -38,7 +38,8 @@ class Coefficients:
             algo.exploration_loss_coeff_schedule, algo.exploration_loss_coeff, total_env_steps
         )
         self._divergences: list[float] = []  # of the present epoch's updates
-        self._rate, self._value_rate = optim.learning_rate, optim.value_lr
+        rate = optim.learning_rate
+        self._rate, self._value_rate = self._rate_rule.bounded(rate) if self.looks_at_updates else rate, optim.value_lr
         self.exploration = algo.exploration_loss_coeff
         self._kl_rule = kl_penalty_weight(algo.kl_target) if algo.kl_target else None
         self.kl = algo.kl_loss_coeff if self._kl_rule is None else self._kl_rule.bounded(algo.kl_loss_coeff)

@@ -269,6 +269,8 @@ def test_a_flag_that_is_wrong_by_itself_suspends_its_rules() -> None:
             "the 32768 that the actors collect at a time",
         ),
         ({"gae_lambda": 0.9}, "or add --with_vtrace=False"),
+        ({"learning_rate": 0.05, "lr_schedule": "kl_adaptive_epoch"}, "lr_adaptive_max (0.01)"),
+        ({"learning_rate": 1e-7, "lr_schedule": "kl_adaptive_minibatch"}, "lr_adaptive_min (1e-06)"),
         ({"exploration_loss": "none", "exploration_loss_coeff": 0.01}, "or add --exploration_loss=entropy"),
         ({"rnn_size": 256}, "or add --use_rnn=True"),
         ({"recurrence": 1}, "--recurrence=1: has no effect as it is"),
@@ -289,6 +291,8 @@ def test_a_flag_that_is_wrong_by_itself_suspends_its_rules() -> None:
         ({"num_workers": 4, "num_envs_per_worker": 64, "rollout": 128}, None),
         ({"num_workers": 4, "num_envs_per_worker": 8, "rollout": 32, "num_batches_to_accumulate": 0}, None),
         ({"gae_lambda": 0.9, **GAE}, None),
+        ({"learning_rate": 0.05}, None),
+        ({"learning_rate": 0.01, "lr_schedule": "kl_adaptive_epoch"}, None),
         ({"rnn_size": 256, "rnn_type": "lstm", "recurrence": 1, "use_rnn": True}, None),
     ],
 )

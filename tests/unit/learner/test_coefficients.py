@@ -170,6 +170,17 @@ def test_the_rate_changes_after_too_large_or_too_small_a_divergence(
     assert rate_in_use(trainer) / TINY_RATE == pytest.approx(factor ** (changes - 1))
 
 
+@ADAPTIVE
+def test_an_adaptive_rate_begins_within_its_bounds(schedule: str) -> None:
+    bounds = {"lr_adaptive_min": 0.001, "lr_adaptive_max": 0.01}
+
+    def first(rate: float, schedule: str) -> float:
+        return float(coefficients_of({"learning_rate": rate, "lr_schedule": schedule, **bounds}).rates.policy)
+
+    assert [first(rate, schedule) for rate in (0.05, 0.005, 0.0005)] == [0.01, 0.005, 0.001]
+    assert first(0.05, "constant") == 0.05
+
+
 @pytest.mark.parametrize(("schedule", "factor"), [("kl_adaptive_minibatch", 1 / 1.5), ("kl_adaptive_epoch", 1.0)])
 def test_an_epoch_counts_by_the_mean_of_its_minibatches(schedule: str, factor: float) -> None:
     trainer = trainer_of(adaptive(schedule, kl=2.5), batches=3)
