@@ -87,9 +87,10 @@ def test_weights_are_mixed_by_tau_and_buffers_are_taken_over_whole(tau: float) -
 def test_updates_without_a_valid_step_and_skipped_ones_do_not_move_it() -> None:
     trainer = trainer_of(dataclasses.replace(IMPACT, target_update_interval=1))
     batch = random_batch(trainer.model)
+    nothing = torch.zeros_like(batch.valid)
     trainer.train(batch)
 
-    trainer.train(dataclasses.replace(batch, taken=torch.zeros_like(batch.valid)))
+    trainer.train(dataclasses.replace(batch, taken=nothing, valid=nothing))
     trainer.train(dataclasses.replace(batch, rewards=torch.full_like(batch.rewards, torch.nan)))
 
     assert trainer.stats.skipped == 1
