@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -76,10 +76,13 @@ class CheckpointDir:
     loading never runs code. The caller decides what they mean, and when to save.
     """
 
-    def __init__(self, path: Path | str, keep: int) -> None:
-        """``keep`` latest checkpoints, at least one, survive a save."""
+    def __init__(self, path: Path | str, keep: int, typed: Callable[[Kind], str] | None = None) -> None:
+        """``keep`` latest checkpoints, at least one, survive a save.
+
+        typed: what the user types for a kind, for errors; None: a run resumes, which has a flag for it.
+        """
         self.path = Path(path)
-        self._keep = keep
+        self._keep, self._typed = keep, typed
         self._abandoned: set[Path] = set()  # saved after the checkpoint that the run resumed from
         self._place: tuple[int, int] | None = None  # identity of the run directory, for the process that saves
 
@@ -177,8 +180,10 @@ class CheckpointDir:
         return any(self._listing(kind) for kind in _KINDS)
 
     def _alternative(self, kind: Kind) -> str:
-        others = [other for other in _KINDS if other != kind and self._listing(other)]
-        here = f"Resume from the {others[0]} one with --load_checkpoint_kind={others[0]}" if others else ""
+        other = next((other for other in _KINDS if other != kind and self._listing(other)), None)
+        if self._typed is not None:
+            return "Restore one from a backup." if other is None else f"There is a {other} one: {self._typed(other)}"
+        here = f"Resume from the {other} one with --load_checkpoint_kind={other}" if other else ""
         return f"{here or 'Restore one from a backup'}, or start a new run with another --experiment."
 
     def _folder(self, kind: Kind) -> Path:

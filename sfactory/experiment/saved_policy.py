@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sfactory.checkpoint.directory import CheckpointDir, Kind, Loaded
 from sfactory.checkpoint.file import Unusable, read
@@ -39,6 +39,17 @@ _SAVED_BY: Mapping[Kind, tuple[str, str]] = {
     "milestone": ("milestone", "save_milestones_sec"),
 }
 
+
+class Typed(NamedTuple):
+    """What the user types, for errors: for a run ("": its flag), for a policy of it, and for a kind of checkpoint."""
+
+    run: str = ""
+    policy: Callable[[int], str] = "--policy_index={}".format
+    kind: Callable[[Kind], str] = "--load_checkpoint_kind={}".format
+
+
+_FLAGS = Typed()
+
 _SHOWN = 5  # properties in which another env differs
 
 _log = logging.getLogger(__name__)
@@ -65,19 +76,20 @@ class SavedPolicy:
     wanted: PolicyFlags
 
     @staticmethod
-    def load(wanted: PolicyFlags, is_partner: bool = False) -> SavedPolicy:
+    def load(wanted: PolicyFlags, is_partner: bool = False, typed: Typed = _FLAGS) -> SavedPolicy:
         """Read the checkpoint that the flags name; with ``checkpoint_env_steps`` the kind "latest" stands for any kind.
 
-        is_partner: it plays beside the policy that was chosen, and no line says which one it is.
+        is_partner: it plays beside the policy that was chosen, and no line says which one it is. typed: if not flags.
         Raises RunDirError without such a run, ConfigError for a damaged config.json or without such a policy, and
         CheckpointError without such a checkpoint that can be loaded.
         """
         run_dir = Path(wanted.train_dir) / wanted.experiment
-        config = _read_run_config(Path(wanted.train_dir), wanted.experiment)
+        config = _read_run_config(Path(wanted.train_dir), wanted.experiment, typed.run)
         require_trusted_networks(config, run_dir / CONFIG_NAME, wanted.trust_run_dir)
-        _check_policy(run_dir, wanted.policy_index, is_partner)
-        directory = CheckpointDir(checkpoint_folder(run_dir, wanted.policy_index), config.checkpoint.keep_checkpoints)
-        loaded = _load(directory, wanted.load_checkpoint_kind, wanted.checkpoint_env_steps)
+        _check_policy(run_dir, wanted.policy_index, is_partner, typed)
+        folder = checkpoint_folder(run_dir, wanted.policy_index)
+        directory = CheckpointDir(folder, config.checkpoint.keep_checkpoints, typed.kind)
+        loaded = _load(directory, wanted.load_checkpoint_kind, wanted.checkpoint_env_steps, typed)
         state = SavedState.of(loaded.payload, loaded.path)
         return SavedPolicy(config, loaded.path, state, run_dir / CONFIG_NAME, wanted)._of_actor()
 
@@ -239,10 +251,10 @@ def require_trusted_networks(config: Config, path: Path, trust_run_dir: bool) ->
         raise ConfigError(problems)
 
 
-def _read_run_config(train_dir: Path, experiment: str) -> Config:
+def _read_run_config(train_dir: Path, experiment: str, typed: str = "") -> Config:
     saved = read_config(train_dir / experiment)
     if saved is None:
-        raise RunDirError(_no_run(train_dir, experiment))
+        raise RunDirError(_no_run(train_dir, experiment, typed or assigned("experiment", experiment)))
     for warning in saved.warnings:
         _log.warning("%s", warning)
     config = config_of({**saved.values, "experiment": experiment, "train_dir": str(train_dir)})
@@ -250,9 +262,9 @@ def _read_run_config(train_dir: Path, experiment: str) -> Config:
     return config
 
 
-def _no_run(train_dir: Path, experiment: str) -> str:
+def _no_run(train_dir: Path, experiment: str, typed: str) -> str:
     missing = train_dir / experiment / CONFIG_NAME
-    where = f"{assigned('experiment', experiment)}: there is no such run: {missing} is missing"
+    where = f"{typed}: there is no such run: {missing} is missing"
     if not train_dir.is_dir():
         return f"{where}, and so is {train_dir}; say with --train_dir where runs are kept"
     runs = sorted(path.parent.name for path in train_dir.glob(f"*/{CONFIG_NAME}"))
@@ -260,19 +272,20 @@ def _no_run(train_dir: Path, experiment: str) -> str:
     return where + (did_you_mean(experiment, runs) or listed)
 
 
-def _check_policy(run_dir: Path, policy: int, is_partner: bool) -> None:
+def _check_policy(run_dir: Path, policy: int, is_partner: bool, typed: Typed) -> None:
     """Raise ConfigError if only other policies have saved something; log which of several it is."""
     numbers = [path.name.removeprefix("checkpoint_p") for path in run_dir.glob("checkpoint_p*")]
     policies = sorted(int(number) for number in numbers if number.isdecimal())
     several = f"the policies {', '.join(map(str, policies))}"
     if policies and policy not in policies:
         there = several if len(policies) > 1 else f"policy {policies[0]} alone"
-        raise ConfigError([f"--policy_index={policy}: {run_dir} holds {there}"])
+        raise ConfigError([f"{typed.policy(policy)}: {run_dir} holds {there}"])
     if len(policies) > 1 and not is_partner:
-        _log.info("policy %d of %s (--policy_index chooses)", policy, several)
+        other = next(each for each in policies if each != policy)
+        _log.info("policy %d of %s (another one: %s)", policy, several, typed.policy(other))
 
 
-def _load(directory: CheckpointDir, kind: Kind, env_steps: int | None) -> Loaded:
+def _load(directory: CheckpointDir, kind: Kind, env_steps: int | None, typed: Typed) -> Loaded:
     if env_steps is not None:
         return directory.load_at(env_steps, None if kind == "latest" else kind)
     loaded = directory.load_to_resume(kind)
@@ -280,7 +293,7 @@ def _load(directory: CheckpointDir, kind: Kind, env_steps: int | None) -> Loaded
         what, when = _SAVED_BY.get(kind, ("checkpoint", "save_every_sec"))
         advice = ""
         if kind != "latest" and directory.load("latest") is not None:
-            advice = "; play its newest with --load_checkpoint_kind=latest"
+            advice = f"; its newest is {typed.kind('latest')}"
         raise CheckpointError(
             f"{directory.path} holds no {what}: the run has not saved one yet (see train's --{when}){advice}"
         )

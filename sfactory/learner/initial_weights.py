@@ -51,8 +51,9 @@ def initial_weights(config: Config, shapes: Shapes) -> InitialWeights | None:
     named, form = assigned("init_from", flag), _FORM.fullmatch(flag)
     assert form is not None, "any text but the empty one has the form"
     run_dir = _run_dir(form[1], Path(config.run.train_dir), named)
-    kind = cast(Kind, form[3] or "latest")
-    directory = CheckpointDir(checkpoint_folder(run_dir, int(form[2] or 0)), config.checkpoint.keep_checkpoints)
+    kind, name, policy = cast(Kind, form[3] or "latest"), form[1], int(form[2] or 0)
+    folder, keep = checkpoint_folder(run_dir, policy), config.checkpoint.keep_checkpoints
+    directory = CheckpointDir(folder, keep, lambda other: assigned("init_from", f"{name}:{policy}:{other}"))
     loaded = directory.load(kind)
     if loaded is None:
         raise ConfigError([f"{named}: {directory.path} holds no {kind} checkpoint"])

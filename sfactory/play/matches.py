@@ -24,7 +24,7 @@ from sfactory.config.saved_config import OF_ENV, checkpoint_folder
 from sfactory.env.lifecycle import close_env
 from sfactory.env.multi_agent import AgentsEnv
 from sfactory.errors import ConfigError
-from sfactory.experiment.saved_policy import SavedPolicy, require_same_env
+from sfactory.experiment.saved_policy import SavedPolicy, Typed, require_same_env
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.play.joint_policy import JointPolicy
 from sfactory.play.player import Episode, Player
@@ -117,11 +117,12 @@ def _contestants(run: str, config: MatchConfig) -> Iterator[Contestant]:
         env=config.env,
         trust_run_dir=config.trust_run_dir,
     )
+    typed = Typed(form[1], lambda policy: f"{form[1]}:{policy}", lambda kind: f"{form[1]}:{policy}:{kind}")
     newest, steps = None, list[int]()
     if kind.isdecimal():
         steps = [int(kind)]
     else:
-        newest = _contestant(run, replace(wanted, load_checkpoint_kind=cast(Kind, kind)))
+        newest = _contestant(run, replace(wanted, load_checkpoint_kind=cast(Kind, kind)), typed)
         if form[2] is None:
             milestones = CheckpointDir(checkpoint_folder(folder, policy), 1).env_steps_of("milestone")
             older = [env_steps for env_steps in milestones if env_steps != newest.saved.state.env_steps]
@@ -129,13 +130,13 @@ def _contestants(run: str, config: MatchConfig) -> Iterator[Contestant]:
             steps = [older[place] for place in chosen]
     for env_steps in steps:
         flags = replace(wanted, checkpoint_env_steps=env_steps, load_checkpoint_kind="milestone")
-        yield _contestant(f"{form[1]}:{policy}:{env_steps}", flags)
+        yield _contestant(f"{form[1]}:{policy}:{env_steps}", flags, typed)
     if newest is not None:
         yield newest
 
 
-def _contestant(name: str, wanted: PolicyFlags) -> Contestant:
-    saved = SavedPolicy.load(wanted)
+def _contestant(name: str, wanted: PolicyFlags, typed: Typed) -> Contestant:
+    saved = SavedPolicy.load(wanted, typed=typed)
     require_same_env(saved.config, wanted.env)
     return Contestant(name, wanted, saved)
 

@@ -21,7 +21,7 @@ from sfactory.actor.previous_steps import PreviousSteps
 from sfactory.checkpoint.directory import Kind
 from sfactory.config.commands import ENDINGS, PolicyFlags
 from sfactory.errors import CheckpointError, ConfigError, RunDirError, named
-from sfactory.experiment.saved_policy import SavedPolicy
+from sfactory.experiment.saved_policy import SavedPolicy, Typed
 from sfactory.experiment.summary import RunResult
 from sfactory.exporting.exported_policy import read_export
 from sfactory.model.distributions import num_params
@@ -34,9 +34,6 @@ from sfactory.spec import LAST_ACTION, LAST_REWARD, EnvSpec
 from sfactory.tensor_spec import MASK_KEY
 
 Space = spaces.Space[Any]
-
-# What the texts for commands call what ``load`` calls otherwise.
-_ARGUMENTS = {"--trust_run_dir": "trust_run_dir", "--policy_index=": "policy=", "--load_checkpoint_kind=": "kind="}
 
 
 @dataclasses.dataclass
@@ -236,11 +233,9 @@ def find_saved(
             raise RunDirError(f"{path}: there is no such folder of a run, checkpoint or exported file in {Path.cwd()}")
         run = path.absolute()
         wanted = PolicyFlags(run.name, str(run.parent), kind, policy_index=policy, trust_run_dir=trust_run_dir)
-        return SavedPolicy.load(wanted)
+        return SavedPolicy.load(wanted, typed=Typed(str(path), "policy={}".format, 'kind="{}"'.format))
     except ConfigError as error:
-        problems = error.problems
-        for flag, argument in _ARGUMENTS.items():
-            problems = [problem.replace(flag, argument) for problem in problems]
+        problems = [problem.replace("--trust_run_dir", "trust_run_dir") for problem in error.problems]
         raise ConfigError(problems) from error.__cause__
 
 

@@ -12,7 +12,7 @@ import torch
 from sfactory.action_heads import DiscreteHead
 from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.config.schema import CheckpointConfig, Config, OptimConfig, RunConfig
-from sfactory.errors import ConfigError
+from sfactory.errors import CheckpointError, ConfigError
 from sfactory.learner.checkpointing import Progress, payload_of
 from sfactory.learner.initial_weights import begin_with_weights, initial_weights
 from sfactory.learner.trainer import Trainer
@@ -20,6 +20,7 @@ from sfactory.model.normalizer import RunningNormalizer
 from sfactory.model.parts import Freezer
 from sfactory.spec import EnvSpec
 from tests.support.equality import assert_same, changed, copied
+from tests.support.files import truncate
 from tests.support.lone_learner import LoneLearner
 from tests.support.parts import VECTOR, model_of, random_batch, trainer_for
 
@@ -111,6 +112,16 @@ def test_weights_that_do_not_fit_are_refused_by_name_with_the_parts_that_do(sour
 def test_run_or_checkpoint_that_there_is_not_is_refused(source: Trainer, tmp_path: Path, name: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         initial_weights(config_of(tmp_path, name), shapes_of(source))
+
+
+def test_another_checkpoint_than_damaged_ones_is_named_by_the_flag(source: Trainer, tmp_path: Path) -> None:
+    folder = tmp_path / "old" / "checkpoint_p1"
+    for damaged in folder.glob("*.pth"):
+        truncate(damaged)
+    CheckpointDir(folder, 1).save_milestone(payload_of(source, Progress(env_steps=99)), 1, 10)
+
+    with pytest.raises(CheckpointError, match="There is a milestone one: --init_from=old:1:milestone$"):
+        initial_weights(config_of(tmp_path, "old:1"), shapes_of(source))
 
 
 def test_frozen_parts_stay_until_their_step(tmp_path: Path) -> None:

@@ -28,3 +28,26 @@ def test_runs_of_an_env_with_other_settings_are_named_once(
     said = [message for message in caplog.messages if "was trained with" in message]
     other = "--env_frameskip=4 --action_repeat=2"
     assert said == [f"other was trained with {other}, and plays in the env of one, which differs in that"]
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        ("one:0:best", "; its newest is one:0:latest"),
+        ("one:3", "one:3: {folder}/one holds policy 0 alone"),
+        ("nothing", "nothing: there is no such run: {folder}/nothing/config.json is missing"),
+    ],
+)
+def test_advice_on_another_policy_or_checkpoint_is_given_as_words(
+    run: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_run("one")
+    Path("train_dir/nothing").mkdir()
+
+    assert match.main([run, "--trust_run_dir=True"]) == 2
+
+    error = capsys.readouterr().err
+    assert said.format(folder=tmp_path / "train_dir") in error
+    assert "--policy_index" not in error
+    assert "--load_checkpoint_kind" not in error

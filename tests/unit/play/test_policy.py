@@ -24,6 +24,7 @@ from sfactory.plain_spaces import plain_space, space_of_plain
 from sfactory.play.player import Player
 from sfactory.play.rendering import show_nothing
 from sfactory.spec import EnvSpec
+from tests.support.files import truncate
 from tests.support.saved_run import payload, save_run
 
 POINT = spaces.Box(-1, 1, (3,), np.float32)
@@ -232,6 +233,25 @@ def test_what_cannot_be_loaded_is_refused_with_what_to_do(capsys: pytest.Capture
             sfactory.load(source)
         assert "--" not in str(caught.value).replace("--encoder", "")
     assert sfactory.load("train_dir/own", trust_run_dir=True).observation_space == POINT
+
+
+def test_advice_on_another_policy_or_checkpoint_is_given_as_arguments() -> None:
+    saved_run(EnvSpec.of_spaces(POINT, TREE), {})
+    Path("train_dir/nothing").mkdir()
+
+    for arguments, error, text in (
+        ({"kind": "best"}, CheckpointError, r'; its newest is kind="latest"$'),
+        ({"policy": 3}, ConfigError, "^policy=3: .* holds policy 0 alone$"),
+        ({"path": "train_dir/nothing"}, RunDirError, "^train_dir/nothing: there is no such run"),
+    ):
+        with pytest.raises(error, match=text):
+            sfactory.load(**{"path": "train_dir/run", **arguments})
+    directory = CheckpointDir("train_dir/run/checkpoint_p0", keep=1)
+    directory.save_milestone(payload(1.0), train_step=1, env_steps=10)
+    (latest,) = Path("train_dir/run/checkpoint_p0").glob("*.pth")
+    truncate(latest)
+    with pytest.raises(CheckpointError, match=r'Nothing was deleted\. There is a milestone one: kind="milestone"$'):
+        sfactory.load("train_dir/run")
 
 
 @pytest.mark.parametrize(
