@@ -120,7 +120,7 @@ def test_another_checkpoint_than_damaged_ones_is_named_by_the_flag(source: Train
         truncate(damaged)
     CheckpointDir(folder, 1).save_milestone(payload_of(source, Progress(env_steps=99)), 1, 10)
 
-    with pytest.raises(CheckpointError, match="There is a milestone one: --init_from=old:1:milestone$"):
+    with pytest.raises(CheckpointError, match=r"\. There is a milestone one: --init_from=old:1:milestone$"):
         initial_weights(config_of(tmp_path, "old:1"), shapes_of(source))
 
 

@@ -239,11 +239,12 @@ def test_advice_on_another_policy_or_checkpoint_is_given_as_arguments() -> None:
     saved_run(EnvSpec.of_spaces(POINT, TREE), {})
     Path("train_dir/nothing").mkdir()
 
-    for arguments, error, text in (
+    cases: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"kind": "best"}, CheckpointError, r'; its newest is kind="latest"$'),
         ({"policy": 3}, ConfigError, "^policy=3: .* holds policy 0 alone$"),
         ({"path": "train_dir/nothing"}, RunDirError, "^train_dir/nothing: there is no such run"),
-    ):
+    ]
+    for arguments, error, text in cases:
         with pytest.raises(error, match=text):
             sfactory.load(**{"path": "train_dir/run", **arguments})
     directory = CheckpointDir("train_dir/run/checkpoint_p0", keep=1)
