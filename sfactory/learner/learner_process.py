@@ -114,6 +114,8 @@ class LearnerWorker:
         """Learn from the complete dataset, and begin a new one."""
         area = self._area()
         self._learner.learn(area)
+        if self._learner.trainer.averaging is not None:
+            self._learner.may_open(False)  # where collection waits, it goes on with the mean, if one is due
         area.clear()
         self._batcher.trained()
 

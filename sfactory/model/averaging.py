@@ -5,10 +5,10 @@ waits for another rank between two meetings (see Agreement). At a meeting all ta
 the statistics beside them, the sum of their steps, and the newest version. Limits, schedules and checkpoints go by
 these alone. So all ranks decide by the same numbers, and what is saved is a mean.
 
-Where collection waits for the learner all ranks wait for the mean. Otherwise none does: each goes on learning while
-weights are exchanged in another thread, takes over the mean when it has come, and adds to it what it has learned
-meanwhile. So a slow network makes means rarer and later, and no rank slower. To statistics nothing is added: a variance
-that has since fallen by more than the mean would be below 0.
+Where collection waits for the learner all ranks wait for the mean, and collect the next dataset with it. Otherwise none
+waits: each goes on learning while weights are exchanged in another thread, takes over the mean when it has come, and
+adds to it what it has learned meanwhile. So a slow network makes means rarer and later, and no rank slower. To
+statistics nothing is added: a variance that has since fallen by more than the mean would be below 0.
 """
 
 from __future__ import annotations

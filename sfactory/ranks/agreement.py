@@ -24,8 +24,8 @@ class Apart:
     """What ranks that learn apart for some ``datasets`` do at a meeting. See NOTE [Local updates].
 
     give: keeps what this rank has learned since the last meeting, and returns its counts. exchange: adds that up over
-    all ranks, unless none has opened a dataset; then join is given the counts of all. waits: no dataset is opened
-    before a meeting is over; otherwise it takes place in another thread, but for ``give`` and ``join``.
+    all ranks, unless none has opened a dataset; then join is given the counts of all. waits: no dataset is collected
+    or opened before a meeting is over; otherwise it takes place in another thread, but for ``give`` and ``join``.
     """
 
     datasets: int
@@ -60,7 +60,8 @@ class Agreement:
     def may_open(self, is_ready: bool, failure: str) -> bool:
         """Meet the others if a dataset ``is_ready``, or this rank wants to end; whether all open their next dataset.
 
-        Ranks that learn apart meet once they have opened all datasets in between, or one of them wants to end.
+        Ranks that learn apart meet once they have opened all datasets in between, or one of them wants to end; those
+        that wait for each other then need no other dataset that is ready, as it is to be collected with the mean.
         failure: of a hook, after which this rank wants to end. Raises RankLost, and LearnerFailed if weights differ.
         """
         wish = failure or ("it was stopped" if self._stop() else "")
@@ -73,11 +74,16 @@ class Agreement:
                 self._end_meeting(*words)
                 # The caller looks at limits before all meet once more: after a limit no rank comes.
                 is_ready = is_ready and not must_meet
-        elif must_meet or (is_ready and self._opened >= self._due):
+        elif must_meet or (self._opened >= self._due and (is_ready or self._collects_next)):
             self._begin_meeting(wish, must_meet)
         may_open = is_ready and not self.end
         self._opened += may_open
         return may_open
+
+    @property
+    def _collects_next(self) -> bool:
+        """Whether all datasets until the next meeting are learned from, and none is collected before it."""
+        return self._apart is not None and self._apart.waits and self._opened > 0
 
     def _begin_meeting(self, wish: str, must_meet: bool) -> None:
         checksum = self._checksum() if self._meetings % _CHECK_EVERY == 0 else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from sfactory.checkpoint.directory import CheckpointDir, Payload
@@ -14,6 +15,7 @@ from sfactory.learner.learner import Learner
 from sfactory.learner.learner_process import LearnerWorker
 from sfactory.learner.setup import LearnerSetup
 from sfactory.learner.staging import Staging
+from sfactory.messages import TrajectoryReady
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import flat_bytes
 from sfactory.process.threads import Threads
@@ -62,6 +64,17 @@ class LoneLearner:
     def messages(self, kind: type[M]) -> list[M]:
         """Messages of that kind that have come to main and were not asked for before; the others are lost."""
         return [message for message in self.shared.learners_to_main[0].get(1) if isinstance(message, kind)]
+
+
+def send(lone: LoneLearner, index: int, first: int = 0) -> None:
+    """Do what an actor does with a complete slot; its rows carry the rewards ``first``, ``first`` + 1, ..."""
+    shared = lone.shared
+    shared.table.begin(index)
+    slot = shared.trajectories.slot(index)
+    slot.reward[...] = first + np.arange(lone.layout.rows)
+    slot.valid.fill(True)
+    shared.table.publish(index, 0)
+    shared.to_learners[0].put(TrajectoryReady(shared.table.owner(index), index))
 
 
 def run_to_the_end(worker: LearnerWorker) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from sfactory.clock import now
@@ -17,30 +16,19 @@ from sfactory.errors import Starved
 from sfactory.learner.learner_process import LearnerWorker, run_learner
 from sfactory.learner.minibatches import Dataset
 from sfactory.learner.staging import Columns, DeviceSlot, Staging
-from sfactory.messages import LearnerTimes, TrajectoryReady
+from sfactory.messages import LearnerTimes
 from sfactory.process import threads as threads_module
 from sfactory.process.threads import Threads
 from sfactory.shared.control import LearnerCommand, Stop
 from sfactory.shared.slots import SlotState
 from sfactory.shared.status import State
-from tests.support.lone_learner import LoneLearner, run_to_the_end
+from tests.support.lone_learner import LoneLearner, run_to_the_end, send
 from tests.support.parts import CPU, VECTOR
 from tests.support.processes import eventually
 
 STEPS = 20  # of a dataset: 4 rows of 5
 LIMIT = 60 * STEPS
 SLOTS_OF_2_ROWS: dict[str, Any] = {"num_workers": 2, "num_envs_per_worker": 2}
-
-
-def send(lone: LoneLearner, index: int, first: int = 0) -> None:
-    """Do what an actor does with a complete slot; its rows carry the rewards ``first``, ``first`` + 1, ..."""
-    shared = lone.shared
-    shared.table.begin(index)
-    slot = shared.trajectories.slot(index)
-    slot.reward[...] = first + np.arange(lone.layout.rows)
-    slot.valid.fill(True)
-    shared.table.publish(index, 0)
-    shared.to_learners[0].put(TrajectoryReady(shared.table.owner(index), index))
 
 
 def worker_of(lone: LoneLearner) -> LearnerWorker:

@@ -90,6 +90,23 @@ def test_ranks_that_learn_apart_meet_after_some_datasets_or_to_end_and_join_what
     assert ranks.calls == 1
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_ranks_that_wait_meet_before_the_next_dataset_is_there(waits: bool) -> None:
+    ranks = Scripted(("", 3.0, 7), ("", 3.0, 0))
+    apart = Apart(2, lambda: [0], lambda: None, lambda counts: None, waits)
+    agreement = Agreement(ranks, lambda: 0, lambda: 1.0, lambda: 7, apart)
+
+    assert not agreement.may_open(False, "")
+    assert len(ranks.said) == 0  # nothing was learned
+    opened = 0
+    while opened < 2:
+        opened += agreement.may_open(True, "")
+        assert not agreement.may_open(False, "")
+    assert len(ranks.said) == 1 + waits
+    assert agreement.may_open(True, "")
+    assert len(ranks.said) == 2
+
+
 def test_a_rank_that_waits_for_no_other_takes_over_the_mean_when_it_has_come() -> None:
     class Slow(Scripted):
         answers = threading.Semaphore(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,12 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from sfactory.errors import DivergedError, LearnerFailed
+from sfactory.learner.learner_process import LearnerWorker
 from sfactory.model.averaging import Averaging
 from sfactory.model.flat_state import FlatState
 from sfactory.model.normalizer import EPS, RunningNormalizer
 from sfactory.ranks import agreement
 from sfactory.ranks.ranks import ALONE, Ranks
-from tests.support.lone_learner import LoneLearner
+from sfactory.shared.slots import SlotState
+from tests.support.lone_learner import LoneLearner, send
 from tests.support.parts import model_of
 from tests.support.processes import eventually
 from tests.support.ranks import Parted, ThreadRanks, as_threads
@@ -113,6 +116,33 @@ def test_ranks_have_the_mean_of_what_each_would_learn_alone(tmp_path: Path) -> N
     assert saved is not None
     assert equal(saved["model"], zero.after)
     assert saved["env_steps"] == steps
+
+
+def test_where_collection_waits_slots_come_free_once_the_mean_is_published() -> None:
+    def collect(ranks: ThreadRanks) -> tuple[Weights, int, list[SlotState]]:
+        lone = made(ranks.rank, ranks, sync_every=2)
+        worker, table, meet = LearnerWorker(lone.setup, lone.learning, lone.row), lone.shared.table, ranks.meet
+        states: list[SlotState] = []
+
+        def watched(word: str, give_up: Callable[[], bool]) -> list[str]:
+            states.append(table.state(0))
+            return meet(word, give_up)
+
+        ranks.meet = watched  # type: ignore[method-assign]
+        for number in range(2):
+            send(lone, 0, first=100 * ranks.rank + number)
+            assert worker.assemble(1.0)
+            assert lone.learning.may_open(True)
+            worker.learn()
+            assert table.state(0) is SlotState.FREE
+        return weights_of(lone), lone.learning.publisher.publications, states
+
+    zero, one = as_threads(2, collect)
+
+    assert equal(zero[0], one[0])
+    for _, publications, states in (zero, one):
+        assert publications == 1 + 2 + 1  # at first, after each dataset, and the mean
+        assert states == [SlotState.READY] * 2
 
 
 def test_ranks_go_on_during_a_meeting_and_keep_what_they_have_learned_meanwhile(tmp_path: Path) -> None:
