@@ -1,9 +1,9 @@
 """Handles the signals of HANDLED and SIGUSR1 in main, and keeps stdout for results.
 
-The first signal saves and stops, the second ends the run at once. The same signal again within ECHO_S is ignored:
-``timeout`` and others signal a process and then its whole group. SIGUSR1 logs the state of the run. A signal that is
-ignored at the start (``nohup``, a shell's background job) stays ignored, also in children. The module does not import
-torch, so that signals are handled before anything slow happens.
+The first signal saves and stops, the second ends the run at once. Another one within ECHO_S is ignored: ``timeout`` and
+others signal a process and then its whole group, and systemd may send SIGHUP right after SIGTERM. SIGUSR1 logs the
+state of the run. A signal that is ignored at the start (``nohup``, a shell's background job) stays ignored, also in
+children. The module does not import torch, so that signals are handled before anything slow happens.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Interrupts:
         if POSIX:  # elsewhere nothing waits for it
             os.set_blocking(self.wake_fd, False)
             os.set_blocking(self._wake_write, False)
-        self._last: tuple[int, float] | None = None  # the signal that was counted last, and when
+        self._last: float | None = None  # when the signal came that was counted last
         self._previous: dict[int, Any] = {}
         self._taken_back: set[int] = set()
 
@@ -147,8 +147,8 @@ class Interrupts:
             return  # the kernel repeats it every second, and each process of the run may get it
         moment = now()
         # No call from here to the assignment: at any call, the handler of an echo may run inside this one.
-        last, self._last = self._last, (signum, moment)
-        if last is not None and last[0] == signum and moment - last[1] < ECHO_S:
+        last, self._last = self._last, moment
+        if last is not None and moment - last < ECHO_S:
             self._last = last
             return
         self.signum = self.signum or signum

@@ -138,11 +138,12 @@ def test_what_is_restored_twice_closes_no_file_of_others() -> None:
         os.close(fd)  # raises OSError if it is closed
 
 
-def test_an_echo_of_a_signal_is_ignored(interrupts: Interrupts) -> None:
+@pytest.mark.parametrize("echo", [signal.SIGTERM, signal.SIGHUP])
+def test_an_echo_of_a_signal_is_ignored(interrupts: Interrupts, echo: signal.Signals) -> None:
     interrupts.raising_again = True
 
     send(signal.SIGTERM)
-    send(signal.SIGTERM)
+    send(echo)
 
     assert (interrupts.count, interrupts.exit_code) == (1, 143)
 
@@ -163,13 +164,11 @@ def test_an_echo_inside_the_handler_is_ignored(interrupts: Interrupts, monkeypat
     assert (interrupts.count, echoes) == (1, [])
 
 
-@pytest.mark.parametrize(("second", "pause_s"), [(signal.SIGINT, ECHO_S), (signal.SIGTERM, 0.0)])
-def test_a_later_signal_and_another_one_are_second_signals(
-    interrupts: Interrupts, second: signal.Signals, pause_s: float
-) -> None:
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_a_later_signal_is_a_second_signal(interrupts: Interrupts, second: signal.Signals) -> None:
     interrupts.raising_again = True
     send(signal.SIGINT)
-    time.sleep(pause_s)
+    time.sleep(ECHO_S)
 
     with pytest.raises(Interrupted):
         send(second)

@@ -22,7 +22,7 @@ from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
 from sfactory.experiment.summary import Outcome, Summary
 from sfactory.messages import EpisodeEnd, EpisodeTotals, EvaluationPart, PolicyLag
-from sfactory.process.signals import Interrupted, Interrupts
+from sfactory.process.signals import ECHO_S, Interrupted, Interrupts
 from sfactory.report.console import Console
 from sfactory.report.observers import Observer, Observers, RunFacts
 from sfactory.report.progress import Progress
@@ -178,6 +178,7 @@ def test_a_second_signal_interrupts_an_observer_and_during_start_up_the_first(st
     def hang() -> None:
         for number in (signal.SIGINT, signal.SIGTERM)[starting_up:]:
             os.kill(os.getpid(), number)
+            time.sleep(ECHO_S)
         time.sleep(60.0)
 
     with Interrupts() as interrupts:

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import re
 import signal
+import time
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver
 from pathlib import Path
@@ -23,7 +24,7 @@ from sfactory.layout import Layout
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import flat_bytes
 from sfactory.process.orphans import children_of
-from sfactory.process.signals import Interrupts
+from sfactory.process.signals import ECHO_S, Interrupts
 from sfactory.process.spawn import Spawner
 from sfactory.process.stack_dump import is_alive
 from sfactory.shared.control import Stop
@@ -171,6 +172,7 @@ def test_a_beat_and_one_signal_save_and_a_second_signal_does_not(
         for number in signals:
             os.kill(os.getpid(), number)
             ordered.append(run.shared.control.stop)
+            time.sleep(ECHO_S)
 
     run.run(once(send) if signals else lambda: True)
 
