@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import gc
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Protocol
 
@@ -206,9 +207,15 @@ class Sampler:
         return Outputs(log_probs.view(steps, rows), values, entropy.view(steps, rows))
 
     def close(self) -> None:
-        """End all workers."""
+        """End all workers, and free what was shared with them."""
+        if self._closed:
+            return
         self._closed = True
-        self._workers.close()
+        try:
+            self._workers.close()
+        finally:
+            del self._workers, self._batcher
+            gc.collect()  # cycles of references hold it
 
 
 class _Rows(Staging):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import logging
 from typing import cast
+from weakref import WeakSet
 
 from sfactory.layout import Layout
 from sfactory.messages import (
@@ -31,6 +33,7 @@ _log = logging.getLogger(__name__)
 
 _SPARE = 8  # messages of headroom in every ring
 _REPORTS_UNDER_WAY = 64
+_TRAJECTORIES: WeakSet[TrajectoryBuffer] = WeakSet()  # all that this process has allocated and not freed
 
 
 class SharedObjects:
@@ -45,8 +48,11 @@ class SharedObjects:
 
     def __init__(self, spec: EnvSpec, layout: Layout, weight_bytes: int, shaped: bool = False) -> None:
         """``shaped``: main sets the reward shaping of each policy."""
+        if _TRAJECTORIES:  # of an earlier run or trial, which cycles of references may hold although it is over
+            gc.collect()
         self.spec, self.layout = spec, layout
         self.trajectories = TrajectoryBuffer(spec, layout)
+        _TRAJECTORIES.add(self.trajectories)
         self.table = SlotTable(layout.num_actors, layout.splits, layout.slots_per_split, layout.num_policies)
         self.states = RnnStates(layout)
         self.learner_commands = LearnerCommands(layout.num_policies)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -16,6 +18,11 @@ from tests.support.long import long
 from tests.support.processes import eventually
 
 FLAGS: dict[str, Any] = {**SHORT, "env": "CartPole-v1", "max_episode_steps": 5, "seed": 1}
+
+
+def open_files() -> list[str]:
+    folder = Path("/proc/self/fd")
+    return [os.readlink(folder / fd) for fd in os.listdir(folder) if (folder / fd).is_symlink()]
 
 
 @pytest.mark.parametrize(
@@ -59,6 +66,7 @@ def test_batches_are_trajectories_of_the_weights_that_were_set(layout: dict[str,
         sampler.close()
         with pytest.raises(SFactoryError, match="the sampler is closed"):
             next(sampler)
+        assert not any("sfactory-trajectories" in file for file in open_files())
 
 
 def test_statistics_of_observations_that_are_set_before_the_first_batch_are_gone_on_from() -> None:

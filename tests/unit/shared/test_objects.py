@@ -1,6 +1,8 @@
-"""The steps of a dead actor are those in its slots; it may have reported less, by one step of one split."""
+"""The steps of a dead actor are those in its slots, and what executors have shared is freed."""
 
 from __future__ import annotations
+
+import weakref
 
 import pytest
 
@@ -35,3 +37,14 @@ def test_steps_of_a_dead_actor_are_settled(
     assert [shared.status.row(f"sf-actor-{actor}").get("env_steps") for actor in range(2)] == [0, settled]
     text = f"sf-actor-1: {COUNTED} env steps lie in its slots, {reported} were reported"
     assert [record.getMessage() for record in caplog.records] == [text] * is_defect
+
+
+def test_what_an_earlier_executor_has_shared_is_freed_before_the_next_one_shares() -> None:
+    earlier = SharedObjects(VECTOR, small_layout(), weight_bytes=8)
+    vars(earlier)["executor"] = {"shares": earlier}
+    trajectories = weakref.ref(earlier.trajectories)
+    del earlier
+
+    SharedObjects(VECTOR, small_layout(), weight_bytes=8)
+
+    assert trajectories() is None
