@@ -189,7 +189,7 @@ class Spawner:
         """Raise the limit of open files, and start the server and its watcher, which ignore signals to the group.
 
         Raises ResourceError if memory does not suffice, or the folder for temporary files has too long a path for
-        sockets.
+        sockets, and ConfigError in a process that was forked from one that has a fork server.
         """
         if not LINUX:
             return
@@ -338,9 +338,16 @@ def _begin(program: Any, printed_level: int, target: Callable[..., None], *given
 
 @contextlib.contextmanager
 def _starting(name: str) -> Iterator[None]:
-    """Raise ResourceError if the process ``name`` cannot be started in the block."""
+    """Raise ResourceError if the process ``name`` cannot be started in the block, ConfigError in a forked process."""
     try:
         yield
+    except ChildProcessError:  # multiprocessing waits for the server of the process from which this one was forked
+        raise ConfigError(
+            [
+                f"{name} cannot be started: this process was forked from one that has used sfactory, or a fork server "
+                'of its own; start it by multiprocessing.get_context("spawn"), or by subprocess'
+            ]
+        ) from None
     except (EOFError, OSError) as error:
         cause = named(error)
         if isinstance(error, EOFError | ConnectionError):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from sfactory.errors import ResourceError
+from sfactory.errors import ConfigError, ResourceError
 from sfactory.process import spawn
 from sfactory.process.orphans import adopt_orphans, children_of
 from sfactory.process.spawn import ChildSpec, Spawner, child_main
@@ -195,3 +195,10 @@ def test_a_server_that_cannot_be_started_leaves_no_variables_behind(monkeypatch:
         Spawner().start("sf-actor-0", print)
 
     assert dict(os.environ) == before
+
+
+def test_a_process_that_was_forked_from_one_with_a_fork_server_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forkserver._forkserver, "_forkserver_pid", os.getppid())  # type: ignore[attr-defined]
+
+    with pytest.raises(ConfigError, match="forked"):
+        Spawner().open()
