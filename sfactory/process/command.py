@@ -169,8 +169,13 @@ def number(value: float | None) -> str:
 
 
 def train_command(arguments: Sequence[str]) -> str:
-    """The command that starts a run with these arguments, whose env has its full name: it means the same later."""
+    """The command that starts a run with these arguments, whose env has its full name: it means the same later.
+
+    "" if they name what only a program without a file has, such as a notebook: no command starts that run.
+    """
     words = list(arguments)
+    if any("__main__:" in word for word in words):
+        return ""
     for at, word in enumerate(words):
         if word.startswith("--env="):
             words[at] = f"--env={env_name_of(word.removeprefix('--env='))}"
@@ -180,7 +185,7 @@ def train_command(arguments: Sequence[str]) -> str:
 
 
 def resume_command(arguments: Sequence[str], from_file: Collection[str] = ()) -> str:
-    """The command that resumes a run that was started with ``arguments``, always from its latest checkpoint.
+    """The command that resumes a run that was started with ``arguments``, always from its latest checkpoint; or "".
 
     ``from_file``: names of the flags that the config file sets; those that are for one start only are overridden.
     """
@@ -188,7 +193,7 @@ def resume_command(arguments: Sequence[str], from_file: Collection[str] = ()) ->
 
 
 def tuned_command(arguments: Sequence[str], chosen: Mapping[str, object], from_file: Collection[str] = ()) -> str:
-    """The command that trains with the settings that autotune has ``chosen``, and the other ``arguments``.
+    """The command that trains with the settings that autotune has ``chosen``, and the other ``arguments``; or "".
 
     ``from_file``: as for ``resume_command``.
     """

@@ -228,7 +228,8 @@ class Session:
             autotune = Autotune(resolved.config, resolved.given, plan, self._seed, console)
             tuned = autotune.run(self._spawner, self._interrupts)
             command = tuned_command(self._arguments, tuned.chosen, _from_file(resolved))
-            console.message(f"autotune: the same without it: {command}")
+            settings = " ".join(assigned(name, value) for name, value in tuned.chosen.items())
+            console.message(f"autotune: the same without it: {command or settings}")
             sources = {**resolved.sources, **dict.fromkeys(tuned.chosen, AUTOTUNE)}
             self._resolved, plan = dataclasses.replace(resolved, config=tuned.config, sources=sources), tuned.plan
         self._started_at = now()  # the time to the first step counts from the end of the trials

@@ -47,6 +47,15 @@ def test_a_command_to_repeat_has_the_version_of_the_env() -> None:
     assert words_of(train_command([*kept, "--env", "LunarLander"])) == [*kept, "--env", "LunarLander-v3"]
 
 
+@pytest.mark.parametrize("flag", ["--env=__main__:Echo", '--observers=["__main__:Echo"]'])
+def test_no_command_starts_a_run_with_a_class_of_a_notebook(flag: str) -> None:
+    arguments = [*BEFORE, flag]
+
+    assert train_command(arguments) == ""
+    assert resume_command(arguments) == ""
+    assert tuned_command(arguments, CHOSEN) == ""
+
+
 @pytest.mark.parametrize(
     "given",
     [
