@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, replace
 
@@ -17,6 +18,7 @@ now = time.monotonic
 # Longest time any process blocks before it looks at the stop flag again. See NOTE [Who may block].
 BLOCK_S = 0.5
 PAUSE_S = 4 * BLOCK_S
+_MOST_PAUSES = 100
 
 # How long a run takes to end after a signal, at most. Main waits for its processes to save, however long updates take;
 # then it closes envs (30 s in serial mode) and writes its last files. What has started the run ends it by force only
@@ -53,16 +55,23 @@ class Awake:
 
     def __init__(self) -> None:
         self._looked_at, self.seconds = now(), 0.0
-        self.asleep_s = 0.0  # what passed between looks beside ``seconds``
+        self._asleep: deque[tuple[float, float]] = deque(
+            maxlen=_MOST_PAUSES
+        )  # when each pause was over, and its length
 
     def look(self) -> float:
         """Seconds so far; call it at least every PAUSE_S."""
         moment = now()
         passed = moment - self._looked_at
         self.seconds += min(passed, PAUSE_S)
-        self.asleep_s += max(0.0, passed - PAUSE_S)
+        if passed > PAUSE_S:
+            self._asleep.append((moment, passed - PAUSE_S))
         self._looked_at = moment
         return self.seconds
+
+    def since(self, moment: float) -> float:
+        """Seconds from ``moment`` on, without the pauses that were over later."""
+        return max(0.0, now() - moment - sum(seconds for over_at, seconds in self._asleep if over_at > moment))
 
 
 class Every:

@@ -15,7 +15,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 
-from sfactory.clock import TIMEOUTS, Awake, now
+from sfactory.clock import TIMEOUTS, Awake
 from sfactory.errors import ProcessesLost, WorkerDied
 from sfactory.layout import is_actor, is_learner, is_policy_worker
 from sfactory.process.stack_dump import STOPPED, StackRequest
@@ -134,9 +134,11 @@ class BenchmarkHangs:
         """``limit_s``: ``--reset_timeout_seconds``, since a step may include a reset. ``env``: for the error."""
         self._process_group, self._env, self._limit_s = process_group, env, limit_s
         self._detector = HangDetector(self._is_late)
+        self._awake = Awake()
 
     def look(self) -> WorkerDied | None:
         """Called at every beat; returns the failure of the measurement, if any."""
+        self._awake.look()
         for child, where in self._detector.hung(self._process_group.running()):
             cause = "" if child.is_stopped else ": the environment hangs, or is too slow"
             return WorkerDied(
@@ -147,7 +149,7 @@ class BenchmarkHangs:
 
     def _is_late(self, child: ChildProcess) -> bool:
         since = child.row.get("busy_since")
-        return is_actor(child.name) and bool(since) and now() - since > self._limit_s
+        return is_actor(child.name) and bool(since) and self._awake.since(since) > self._limit_s
 
 
 _LOOK_S = STALL_S / 10

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sfactory.clock import TIMEOUTS, now
+from sfactory.clock import TIMEOUTS, Awake, now
 from sfactory.layout import is_policy_worker
 from sfactory.process.signals import Interrupts
 from sfactory.process.stack_dump import STOPPED, is_stopped
@@ -33,20 +33,23 @@ class StallWarnings:
         self._rows = {name: status.row(name) for name in names}
         self._waits = waits
         self._warned_of: dict[str, float] = {}
+        self._awake = Awake()
 
     def look(self) -> list[str]:
         """Warn of new stalls; returns the names of the processes that have stalled."""
-        moment, stalled = now(), []
+        self._awake.look()
+        stalled = []
         for name, row in self._rows.items():
             since = row.get("busy_since")
-            if since and moment - since > STALL_S and self._warned_of.get(name) != since:
+            seconds = self._awake.since(since)
+            if since and seconds > STALL_S and self._warned_of.get(name) != since:
                 self._warned_of[name] = since
                 stalled.append(name)
                 work = _WORK.get(State(int(row.get("state"))), "one step")
                 doubt = "is its device stuck?" if is_policy_worker(name) else "is its environment stuck?"
                 if is_stopped(int(row.get("pid"))):
                     doubt = f"it is {STOPPED}"
-                _log.warning("%s has been busy with %s for %.0f s; %s", name, work, moment - since, doubt)
+                _log.warning("%s has been busy with %s for %.0f s; %s", name, work, seconds, doubt)
         if stalled:
             _log.warning("what each process is waiting for:\n%s", self._waits())
         return stalled

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 
-from sfactory.clock import Awake, now
+from sfactory.clock import Awake
 from sfactory.errors import ProcessesLost, SFactoryError, WorkerDied
 from sfactory.layout import is_actor, is_evaluator, is_policy_worker
 from sfactory.shared.objects import SharedObjects
@@ -33,7 +33,6 @@ class StartupMonitor:
         self._detector = HangDetector(self._is_late)
         self._hung: dict[str, str] = {}  # where actors were that were killed because they hung
         self._awake = Awake()
-        self._asleep_before: dict[str, tuple[float, float]] = {}  # since when a child works, and asleep_s then
         self._tries: dict[str, int] = {}  # first resets of an actor that has not worked yet
 
     def look(self) -> SFactoryError | None:
@@ -85,15 +84,8 @@ class StartupMonitor:
     def _is_late(self, child: ChildProcess) -> bool:
         since = child.row.get("busy_since")
         if is_actor(child.name) and since:
-            return self._seconds(child.name, since) > self._limit_s
-        return self._seconds(child.name, child.started_at) > self._boot_limit_s
-
-    def _seconds(self, name: str, since: float) -> float:
-        """How long a child has worked, without time in which all were stopped, by Ctrl-Z or a batch system."""
-        asleep_s = self._awake.asleep_s
-        if self._asleep_before.get(name, (0.0, 0.0))[0] != since:
-            self._asleep_before[name] = since, asleep_s
-        return now() - since - (asleep_s - self._asleep_before[name][1])
+            return self._awake.since(since) > self._limit_s
+        return self._awake.since(child.started_at) > self._boot_limit_s
 
     def _never_ready(self, child: ChildProcess, where: str) -> WorkerDied:
         flag = f"--reset_timeout_seconds={self._limit_s:g}"

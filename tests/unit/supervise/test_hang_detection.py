@@ -11,7 +11,7 @@ import pytest
 
 from sfactory.errors import ProcessesLost
 from sfactory.shared.status import State, StatusBoard
-from sfactory.supervise.hang_detection import WorkerHangs
+from sfactory.supervise.hang_detection import BenchmarkHangs, WorkerHangs
 from tests.support.child import Child
 from tests.support.long import long
 
@@ -173,6 +173,15 @@ def test_a_stopped_process_is_not_taken_for_a_killed_one_by_those_at_its_ring(sc
 
     assert f"{LEARNER} did not leave a ring for 10 s: it is locked by {POLICY}, which is stopped (by SIG" in str(lost)
     assert str(scene.hangs.where(POLICY)).endswith(f"\n{POLICY} did not leave a ring for 10 s")  # its own doing
+
+
+def test_a_measurement_does_not_end_because_all_processes_were_stopped(scene: Scene) -> None:
+    scene.workers[ACTOR].row.begin_work()
+    hangs = BenchmarkHangs(scene, "CartPole-v1", RESET_S)  # type: ignore[arg-type]
+
+    for seconds in (1.0, 3600.0, *[1.0] * 10):
+        scene.at += seconds
+        assert hangs.look() is None
 
 
 def test_a_worker_that_has_not_come_to_its_loop_is_not_judged(scene: Scene) -> None:

@@ -36,6 +36,21 @@ def test_each_stall_is_warned_of_once(caplog: pytest.LogCaptureFixture, monkeypa
     assert warnings.look() == ["sf-actor-0"]
 
 
+def test_time_in_which_all_processes_were_stopped_is_no_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = 1000.0
+    monkeypatch.setattr("sfactory.clock.now", lambda: at)
+    board = StatusBoard(["sf-actor-0"])
+    warnings = StallWarnings(board, board.names, str)
+    board.row("sf-actor-0").set("busy_since", at + 0.5)
+
+    warned = []
+    for seconds in (1.0, 3600.0, *[1.0] * 40):
+        at += seconds
+        warned += [at for _ in warnings.look()]
+
+    assert warned == [pytest.approx(4630.0, abs=2.0)]
+
+
 def test_a_stall_is_blamed_on_an_environment_only_where_there_is_one(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -141,8 +141,7 @@ def test_a_child_is_not_late_because_all_processes_were_stopped_meanwhile(
     shared: SharedObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at = 1000.0
-    for module in ("sfactory.clock", "sfactory.supervise.restarts"):
-        monkeypatch.setattr(f"{module}.now", lambda: at)
+    monkeypatch.setattr("sfactory.clock.now", lambda: at)
     row = shared.status.row("sf-actor-0")
     child = Child("sf-actor-0", row)
     row.set("state", State.RESETTING)
