@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, replace
 
@@ -54,24 +53,33 @@ class Awake:
     """
 
     def __init__(self) -> None:
-        self._looked_at, self.seconds = now(), 0.0
-        self._asleep: deque[tuple[float, float]] = deque(
-            maxlen=_MOST_PAUSES
-        )  # when each pause was over, and its length
+        self.seconds = 0.0
+        # Of the last look: its time, and of each pause until then when it was over, and its length.
+        self._looked: tuple[float, tuple[tuple[float, float], ...]] = now(), ()
 
     def look(self) -> float:
         """Seconds so far; call it at least every PAUSE_S."""
         moment = now()
-        passed = moment - self._looked_at
-        self.seconds += min(passed, PAUSE_S)
-        if passed > PAUSE_S:
-            self._asleep.append((moment, passed - PAUSE_S))
-        self._looked_at = moment
+        looked_at, _ = self._looked
+        self.seconds += min(moment - looked_at, PAUSE_S)
+        self._looked = moment, self._pauses(moment)
         return self.seconds
 
-    def since(self, moment: float) -> float:
-        """Seconds from ``moment`` on, without the pauses that were over later."""
-        return max(0.0, now() - moment - sum(seconds for over_at, seconds in self._asleep if over_at > moment))
+    def since(self, at: float) -> float:
+        """Seconds from ``at`` on, without the pauses since then. For any thread; another one may look."""
+        moment = now()
+        asleep = sum(min(seconds, over_at - at) for over_at, seconds in self._pauses(moment) if over_at > at)
+        return max(0.0, moment - at - asleep)
+
+    def _pauses(self, moment: float) -> tuple[tuple[float, float], ...]:
+        looked_at, pauses = self._looked
+        seconds = moment - looked_at - PAUSE_S
+        if seconds <= 0:
+            return pauses
+        if len(pauses) == _MOST_PAUSES:
+            (_, first), (over_at, second), *later = pauses
+            pauses = (over_at, first + second), *later
+        return *pauses, (moment, seconds)
 
 
 class Every:

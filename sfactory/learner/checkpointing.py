@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 import torch
 
 from sfactory.checkpoint.directory import CheckpointDir, Payload
-from sfactory.clock import TIMEOUTS, Deadline, Every, now
+from sfactory.clock import TIMEOUTS, Awake, Deadline, Every, now
 from sfactory.errors import CannotSaveError, CheckpointError, clean
 from sfactory.learner.setup import LearnerSetup
 from sfactory.learner.train_stats import Learned
@@ -36,6 +36,7 @@ class Progress:
 
     env_steps: in which the policy took part. agent_steps: of its agents. run_env_steps: env steps of the run, each
     counted by one policy only. episodes: as main counts them. best_objective: the best mean of ``best_metric`` so far.
+    awake: time that counts; None: all of it.
     """
 
     env_steps: int = 0
@@ -46,6 +47,7 @@ class Progress:
     best_objective: float = float("-inf")
     earlier_seconds: float = 0.0
     started_at: float | None = None
+    awake: Awake | None = None
 
     def add(self, learned: Learned, before: Learned) -> None:
         """Count the steps in ``learned`` that are not in ``before``."""
@@ -70,7 +72,10 @@ class Progress:
     @property
     def train_seconds(self) -> float:
         """Seconds of training, without start-up, over all resumes."""
-        return self.earlier_seconds + (0.0 if self.started_at is None else now() - self.started_at)
+        at = self.started_at
+        if at is None:
+            return self.earlier_seconds
+        return self.earlier_seconds + (now() - at if self.awake is None else self.awake.since(at))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import torch
 
-from sfactory.clock import BLOCK_S, now
+from sfactory.clock import BLOCK_S, Awake, now
 from sfactory.errors import RankLost, SFactoryError, Starved, named
 from sfactory.layout import ACTORS
 from sfactory.learner.batcher import Batcher, Inbox
@@ -280,12 +280,18 @@ def _train(setup: LearnerSetup, row: StatusRow, ranks: Ranks) -> None:
     if not setup.trains:
         learner.checkpointer.save_first()
     row.set("state", State.RUNNING if setup.trains else State.DONE)
-    worker = LearnerWorker(setup, learner, row)
+    worker, awake = LearnerWorker(setup, learner, row), Awake()
+    learner.progress.awake = awake
+
+    def over() -> bool:
+        awake.look()
+        return worker.over()
+
     while True:
         threads = Threads(setup.device)  # see NOTE [Saving waits for no ring]
         worker.start(threads)
         try:
-            threads.wait(worker.over)
+            threads.wait(over)
         except (RankLost, Starved):  # raised between updates, which are whole
             learner.finish(save=control.stop is not Stop.NOW)
             raise

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from sfactory.checkpoint.directory import CheckpointDir
+from sfactory.clock import PAUSE_S, Awake
 from sfactory.config.schema import CheckpointConfig, Config, ModelConfig, OptimConfig, RunConfig
 from sfactory.errors import CannotSaveError, CheckpointError, DivergedError
 from sfactory.learner import checkpointing as checkpointing
@@ -365,6 +366,17 @@ def test_training_time_adds_up_from_the_first_start_of_the_clock_until_a_limit(m
     assert progress.train_seconds == 15.0
     limits = Limits(1001, 16.0), Limits(1000, 16.0), Limits(1001, 15.0)
     assert [limit.reached(1000, progress.train_seconds) for limit in limits] == [False, True, True]
+
+
+def test_time_in_which_all_processes_were_stopped_is_no_training_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = 1000.0
+    monkeypatch.setattr("sfactory.clock.now", lambda: at)
+    progress = Progress(awake=Awake())
+    progress.start_clock(at)
+
+    at += 3600.0
+
+    assert progress.train_seconds == PAUSE_S
 
 
 @pytest.mark.parametrize(

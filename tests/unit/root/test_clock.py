@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sfactory import clock
-from sfactory.clock import TIMEOUTS, Every, Timeouts, looks
+from sfactory.clock import TIMEOUTS, Awake, Every, Timeouts, looks
 
 
 def test_a_cadence_is_due_a_full_period_after_its_last_beat(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,6 +21,24 @@ def test_a_cadence_is_due_a_full_period_after_its_last_beat(monkeypatch: pytest.
 
     assert [due for _, due in seen] == [False, False, True, False, True, False, True]
     assert [left for left, _ in seen] == [10.0, 1.0, 0.0, 9.5, 0.0, 5.0, 0.0]
+
+
+def test_time_awake_has_no_pauses_whichever_thread_asks_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = 1000.0
+    monkeypatch.setattr(clock, "now", lambda: at)
+    awake = Awake()
+    seen = []
+
+    monkeypatch.setattr(clock, "_MOST_PAUSES", 2)
+
+    for seconds in (0.5, 5.0, 0.5, 3600.0, 0.5, 10.0):  # PAUSE_S of a pause counts
+        at += seconds
+        seen.append((awake.since(1000.0), awake.since(1005.4)))
+        awake.look()
+        assert awake.since(1000.0) == seen[-1][0]
+
+    assert [whole for whole, _ in seen] == pytest.approx([0.5, 2.5, 3.0, 5.0, 5.5, 7.5])
+    assert [later for _, later in seen[:5]] == pytest.approx([0.0, 0.0, 0.5, 2.5, 3.0])
 
 
 def test_one_positive_factor_scales_all_timeouts() -> None:
