@@ -293,24 +293,24 @@ class Checkpointer:
         if is_as_loaded and not self.setup.config.population.with_pbt:  # which copies weights of others
             return  # those that were saved after it, if it is an older one, are set aside once more is learned
         objective = self._record_objective()
-        self.save(objective)
-        if objective is not None:
-            self._save_best(objective)
+        with self._row.saving():
+            self.save(objective)
+            if objective is not None:
+                self._save_best(objective)
 
     def save(self, best_objective: float | None = None) -> None:
         """Save now, with the ``best_objective`` that is saved next, if any; raises CannotSaveError, DivergedError."""
         if self._directory is not None:
-            since, payload = now(), self._payload()
-            if best_objective is not None:
-                payload["best_objective"] = best_objective
-            self._directory.save(payload, self.trainer.train_step, self.progress.env_steps)
-            self._row.set("save_s", now() - since)
+            payload = self._payload() | ({} if best_objective is None else {"best_objective": best_objective})
+            with self._row.saving():
+                self._directory.save(payload, self.trainer.train_step, self.progress.env_steps)
             self._row.set("saved_env_steps", self.progress.run_env_steps)
             self._has_latest = True
 
     def save_copy(self, folder: Path) -> None:
         """Save the training into another folder, too, where the newest two stay; raises as ``save``."""
-        CheckpointDir(folder, keep=2).save(self._payload(), self.trainer.train_step, self.progress.env_steps)
+        with self._row.saving():
+            CheckpointDir(folder, keep=2).save(self._payload(), self.trainer.train_step, self.progress.env_steps)
 
     def _save_latest_if_due(self) -> None:
         if not self._save_due.left:
@@ -335,7 +335,8 @@ class Checkpointer:
         """If that fails, it stays due."""
         train_step, env_steps = self.trainer.train_step, self.progress.env_steps
         if self._directory is not None:
-            self._directory.save_milestone(self._payload(), train_step, env_steps)
+            with self._row.saving():
+                self._directory.save_milestone(self._payload(), train_step, env_steps)
         if self._pool is not None:
             self._pool.add(self._flat.to_host(), train_step, env_steps)
         self._plan_milestone()
@@ -355,7 +356,8 @@ class Checkpointer:
         if self._directory is None:
             return
         payload = self._payload() | {"best_objective": objective} | self._evaluated()
-        self._directory.save_best(payload, payload["train_step"], payload["env_steps"], objective)
+        with self._row.saving():
+            self._directory.save_best(payload, payload["train_step"], payload["env_steps"], objective)
         if not self._has_latest:
             self._row.set("saved_env_steps", payload["run_env_steps"])
         self.progress.best_objective = objective

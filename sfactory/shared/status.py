@@ -5,9 +5,10 @@ Each process writes only its own row and text. Unlike a queue, shared memory nee
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -37,7 +38,8 @@ _FLOATS = (
     "loop_since",  # worker: when it entered its loop; 0 before
     # When it started to use a ring: a worker for a write; a learner's thread other than the training one for any use.
     "in_ring_since",
-    *("update_s", "save_s"),  # learner: longest time of a minibatch, time of the last checkpoint
+    # Learner: longest time of a minibatch, time of the last save; since when it has been saving, 0 if it is not.
+    *("update_s", "save_s", "saving_since"),
 )
 _INTS = (
     *("pid", "state", "env_steps", "agent_steps", "updates", "saved_env_steps"),
@@ -126,6 +128,17 @@ class StatusRow:
 
     def leave_ring(self) -> None:
         self._cells["in_ring_since"][self._row] = 0.0
+
+    @contextlib.contextmanager
+    def saving(self) -> Iterator[None]:
+        """A block that saves, for which main waits when the run is stopped; a block inside belongs to it."""
+        outer, since = self.get("saving_since"), now()
+        self.set("saving_since", outer or since)
+        try:
+            yield
+        finally:
+            self.set("save_s", now() - since)
+            self.set("saving_since", outer)
 
     def times(self, at: float) -> Times:
         """Busy and waiting time up to ``at`` (the current time), including the current activity.

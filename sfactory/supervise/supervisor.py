@@ -52,6 +52,7 @@ class Supervisor:
         self._boot = StartupMonitor(process_group, status, boot_limit_s)
         self._replacement, self._hangs = replacement, hangs
         self._grace: Deadline | None = None
+        self._stop_at = 0.0  # when a stop was ordered
         self._next_beat = now() + BEAT_S
         self.failure: SFactoryError | None = None
         self.done = False
@@ -96,7 +97,7 @@ class Supervisor:
             except CannotSaveError as error:
                 self._fail(self.failure or error, Stop.NOW)
             self._check()
-        if self._grace is not None and self._grace.passed:
+        if self._grace is not None and self._grace.passed and not self._may_save_longer():
             self._kill_rest()
         return True
 
@@ -165,6 +166,7 @@ class Supervisor:
         if self._grace is not None and stop <= self._control.stop:
             return
         self._control.order_stop(stop)
+        self._stop_at = now()
         self._grace = Deadline(self._save_grace_s() if stop is Stop.SAVE else _STOP_GRACE_S)
 
     def _save_grace_s(self) -> float:
@@ -173,13 +175,23 @@ class Supervisor:
         slowest = max((update + save for update, save in zip(updates, saves, strict=True)), default=0.0)
         return min(_SAVE_GRACE_S + 2 * slowest, SAVE_MOST_S)  # a second signal ends the run at once
 
+    def _may_save_longer(self) -> bool:
+        """Whether learners save, or have saved since the stop, and slowly: how slow storage is shows only then."""
+        if self._control.stop is not Stop.SAVE:
+            return False
+        learners = filter(is_learner, self._process_group.alive)
+        saving = any(self._status.row(name).get("saving_since") for name in learners)
+        return now() - self._stop_at < (SAVE_MOST_S if saving else self._save_grace_s())
+
     def _kill_rest(self) -> None:
         killed = self._process_group.kill()
         learners = [name for name in killed if is_learner(name)]
         if learners and self._control.stop is Stop.SAVE:
+            stands = any(self._status.row(name).get("saved_env_steps") for name in learners)
             error = CannotSaveError(
-                f"{', '.join(learners)} had not saved {self._save_grace_s():.0f} s after the stop; the last checkpoint "
-                "stands. An update that takes long (--batch_size) delays a stop, and so does slow storage"
+                f"{', '.join(learners)} had not saved {now() - self._stop_at:.0f} s after the stop; "
+                f"{'the last checkpoint stands' if stands else 'there is no checkpoint'}. An update that takes long "
+                "(--batch_size) delays a stop, and so does slow storage"
             )
             if self.failure is None:
                 self.failure = error

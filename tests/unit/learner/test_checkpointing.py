@@ -329,6 +329,24 @@ def test_failed_checkpoint_stays_due(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert run.row.get("save_s") > 0
 
 
+def test_main_sees_a_learner_save_whatever_it_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def save(directory: object, kind: str, *_: object) -> None:
+        seen.append((kind, run.row.get("saving_since") > 0))
+
+    monkeypatch.setattr(CheckpointDir, "_save", save)
+    run = LoneCheckpointer(tmp_path, save_every_sec=0.0, save_milestones_sec=5)
+
+    run.save_at(6.0, mean_return=1.0)
+    run.checkpointer.finish()
+    run.checkpointer.save_copy(tmp_path / "copy")
+
+    assert seen == [(kind, True) for kind in ("latest", "best", "milestone", "latest", "latest")]
+    assert run.row.get("saving_since") == 0
+    assert run.row.get("save_s") > 0
+
+
 @pytest.mark.parametrize("due", ["latest", "best", "milestone"])
 def test_weights_that_are_not_finite_are_saved_as_nothing(tmp_path: Path, due: str) -> None:
     def files() -> list[Path]:

@@ -177,6 +177,43 @@ def test_a_learner_with_long_updates_has_longer_to_save(shared: SharedObjects) -
     assert supervisor._save_grace_s() == 120.0
 
 
+@pytest.mark.parametrize(("saving", "save_s", "most_s"), [(0, 0.0, 8), (0, 30.0, 68), (1, 0.0, 120)])
+def test_a_learner_that_saves_slowly_is_waited_for_although_it_has_not_saved_before(
+    shared: SharedObjects, monkeypatch: pytest.MonkeyPatch, saving: int, save_s: float, most_s: int
+) -> None:
+    at = 1000.0
+    for module in ("sfactory.clock", "sfactory.supervise.supervisor"):
+        monkeypatch.setattr(f"{module}.now", lambda: at)
+    supervisor, row = supervisor_of(shared), shared.status.row("sf-learner-0")
+    group: Any = SimpleNamespace(alive=["sf-learner-0"])
+    supervisor._process_group = group
+    supervisor._order(Stop.SAVE)
+    row.set("saving_since", saving)
+    row.set("save_s", save_s)
+
+    waited = []
+    for _ in range(130):
+        at += 1.0
+        waited.append(supervisor._may_save_longer())
+
+    assert waited == [True] * (most_s - 1) + [False] * (131 - most_s)
+
+
+@pytest.mark.parametrize(("saved", "text"), [(0, "there is no checkpoint"), (256, "the last checkpoint stands")])
+def test_an_error_of_a_learner_that_did_not_save_says_whether_there_is_a_checkpoint(
+    shared: SharedObjects, saved: int, text: str
+) -> None:
+    supervisor = supervisor_of(shared)
+    group: Any = SimpleNamespace(kill=lambda: ["sf-learner-0"])
+    supervisor._process_group = group
+    shared.control.order_stop(Stop.SAVE)
+    shared.status.row("sf-learner-0").set("saved_env_steps", saved)
+
+    supervisor._kill_rest()
+
+    assert text in str(supervisor.failure)
+
+
 def test_a_failure_to_save_is_logged_although_another_failure_came_first(
     shared: SharedObjects, caplog: pytest.LogCaptureFixture
 ) -> None:
