@@ -198,7 +198,7 @@ def test_a_server_that_cannot_be_started_leaves_no_variables_behind(monkeypatch:
 
 
 def test_a_process_that_was_forked_from_one_with_a_fork_server_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forkserver._forkserver, "_forkserver_pid", os.getppid())  # type: ignore[attr-defined]
+    monkeypatch.setattr(forkserver._forkserver, "_forkserver_pid", os.getppid())
 
     with pytest.raises(ConfigError, match="forked"):
         Spawner().open()
