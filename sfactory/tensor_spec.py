@@ -28,6 +28,7 @@ MASK_KEY = "action_mask"  # an observation of this name is the action mask
 # Their letters are the dimensions: t: stack, h: height, w: width, c: channels
 _IMAGES = ("hw", "hwc", "chw", "thwc", "tchw")
 _MOST_COLORS = 4  # channels of a colored image with transparency
+_MOST_CHANNELS = 32  # of an image in a stack; with more it is rather a volume
 _SMALLEST_SIDE = 16  # of an image: smaller arrays are rather boards and views of grids
 _USUAL_PIXELS = 84 * 84  # of an image that a policy sees (Mnih et al. 2015)
 _MANY_TIMES = 4.0  # so many pixels are mostly spent on a picture for people
@@ -190,8 +191,10 @@ def _layout_of_image(shape: tuple[int, ...]) -> Layout | None:
     if len(shape) == 3:
         # Channels are fewer than rows and columns: (84, 84, 3) is hwc; (4, 84, 84) and 17 planes (17, 9, 9) are chw.
         return "hwc" if shape[2] < min(shape[0], shape[1]) else "chw"
-    if len(shape) == 4:  # without so few channels it is rather a volume
-        return "thwc" if shape[3] < min(shape[1:3]) else "tchw" if shape[1] < min(shape[2:]) else None
+    if len(shape) == 4 and shape[3] <= min(_MOST_CHANNELS, *(side - 1 for side in shape[1:3])):
+        return "thwc"
+    if len(shape) == 4 and shape[1] <= min(_MOST_CHANNELS, *(side - 1 for side in shape[2:])):
+        return "tchw"
     return None
 
 

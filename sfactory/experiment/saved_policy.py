@@ -293,7 +293,7 @@ def _load(directory: CheckpointDir, kind: Kind, env_steps: int | None, typed: Ty
         what, when = _SAVED_BY.get(kind, ("checkpoint", "save_every_sec"))
         advice = ""
         if kind != "latest" and directory.load("latest") is not None:
-            advice = f"; its newest is {typed.kind('latest')}"
+            advice = f"; for its newest: {typed.kind('latest')}"
         raise CheckpointError(
             f"{directory.path} holds no {what}: the run has not saved one yet (see train's --{when}){advice}"
         )

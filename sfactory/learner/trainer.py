@@ -116,7 +116,7 @@ class Trainer:
 
     @property
     def _policy_stands_still(self) -> bool:
-        """Whether updates change no action now, but values: its divergence is 0 then, and its loss constant."""
+        """Whether updates change no action now: its divergence is 0 then, and its loss constant."""
         return self.freezer.keeps_policy or not self.coefficients.rates.policy
 
     @property
@@ -207,7 +207,7 @@ class Trainer:
                 where = keep_evidence(self._evidence, dataset.batch, self.model, self.train_step, named(error))
                 error.args = (f"{error}; {where}",)
             raise
-        if not self.coefficients.adapts_at_once:
+        if not (self.coefficients.adapts_at_once or self._policy_stands_still):
             for kl in divergences_of(done):
                 self.coefficients.after_update(kl)
         # A pass that was stopped, or before which the weights were replaced, learns from fewer steps.
@@ -223,12 +223,12 @@ class Trainer:
 
     def close(self, dataset: Dataset) -> int:
         """Finish a dataset after its last pass; returns how many fresh steps were learned from."""
-        if dataset.learned.fresh and self.coefficients.looks_at_datasets and not self._policy_stands_still:
+        if dataset.learned.fresh and self.coefficients.looks_at_datasets:
             size = self.learner.microbatch_size or self.learner.batch_size
             divergence = self.loss.divergence(Minibatch(self._since_replacement(dataset.batch), dataset.targets), size)
             kl = HostCopies(divergence).wait()[0].item()
             self.whole.confirm()
-            if not math.isnan(kl):
+            if not (math.isnan(kl) or self._policy_stands_still):
                 self.coefficients.after_dataset(kl)
         if not dataset.observed:
             # Not before: the policy that is learned from, and measured, would see other inputs than when it acted.
@@ -261,10 +261,10 @@ class Trainer:
             observes = first and selection.whole.targets is None
             row = self._recorded.run(selection, coefficients.in_force, observes, settings)
             self.updater.begin()  # gradients are in memory that graphs use again
-        if coefficients.looks_at_updates and not self._policy_stands_still:
+        if coefficients.looks_at_updates:
             minibatch = minibatch or selection.minibatch()
             row = with_divergence(row, self.loss.divergence(minibatch, self.learner.microbatch_size))
-            if coefficients.adapts_at_once:
+            if coefficients.adapts_at_once and not self._policy_stands_still:
                 divergences = divergences_of(on_host([row]))
                 self.whole.confirm()
                 for kl in divergences:

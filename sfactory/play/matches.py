@@ -59,7 +59,9 @@ def play_matches(runs: Sequence[str], config: MatchConfig) -> str:
         raise ConfigError([f"the runs have different environments, {first.config.run.env} and {', '.join(others)}"])
     _warn_of_other_settings(contestants)
     name = f"--env={first.config.run.env}"
-    env = first.env_factory(contestants[0].wanted).either()
+    # Both sides of a game play the same env: a curriculum is at the difficulty of the newest.
+    newest = max(each.saved.state.env_steps for each in contestants)
+    env = replace(first.env_factory(contestants[0].wanted), env_steps=newest).either()
     try:
         if not isinstance(env, AgentsEnv) or not 2 <= len(env.agents) <= MOST_NAMED:
             raise ConfigError([f"{name}: a match needs an environment of 2 to {MOST_NAMED} agents"])

@@ -1,9 +1,9 @@
 """Handles the signals of HANDLED and SIGUSR1 in main, and keeps stdout for results.
 
-The first signal saves and stops, the second ends the run at once. Another one within ECHO_S is ignored: ``timeout`` and
-others signal a process and then its whole group, and systemd may send SIGHUP right after SIGTERM. SIGUSR1 logs the
-state of the run. A signal that is ignored at the start (``nohup``, a shell's background job) stays ignored, also in
-children. The module does not import torch, so that signals are handled before anything slow happens.
+The first signal saves and stops, the second ends the run at once. Another one within ECHO_S after it is ignored:
+``timeout`` and others signal a process and then its whole group, and systemd may send SIGHUP right after SIGTERM.
+SIGUSR1 logs the state of the run. A signal that is ignored at the start (``nohup``, a shell's background job) stays
+ignored, also in children. The module does not import torch, so that signals are handled before anything slow happens.
 """
 
 from __future__ import annotations

@@ -188,10 +188,10 @@ class Supervisor:
         learners = [name for name in killed if is_learner(name)]
         if learners and self._control.stop is Stop.SAVE:
             stands = any(self._status.row(name).get("saved_env_steps") for name in learners)
+            saved = "the last checkpoint stands" if stands else "this session has saved none"
             error = CannotSaveError(
-                f"{', '.join(learners)} had not saved {now() - self._stop_at:.0f} s after the stop; "
-                f"{'the last checkpoint stands' if stands else 'there is no checkpoint'}. An update that takes long "
-                "(--batch_size) delays a stop, and so does slow storage"
+                f"{', '.join(learners)} had not saved {now() - self._stop_at:.0f} s after the stop; {saved}. An update "
+                "that takes long (--batch_size) delays a stop, and so does slow storage"
             )
             if self.failure is None:
                 self.failure = error

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from sfactory import match
-from tests.support.saved_run import save_run
+from sfactory.env.factory import EnvFactory
+from sfactory.errors import ConfigError
+from tests.support.saved_run import checkpoints, payload, save_run
 
 
 def test_runs_of_an_env_with_other_settings_are_named_once(
@@ -33,7 +35,7 @@ def test_runs_of_an_env_with_other_settings_are_named_once(
 @pytest.mark.parametrize(
     ("run", "said"),
     [
-        ("one:0:best", "; its newest is one:0:latest"),
+        ("one:0:best", "; for its newest: one:0:latest"),
         ("one:3", "one:3: {folder}/one holds policy 0 alone"),
         ("nothing", "nothing: there is no such run: {folder}/nothing/config.json is missing"),
     ],
@@ -51,3 +53,23 @@ def test_advice_on_another_policy_or_checkpoint_is_given_as_words(
     assert said.format(folder=tmp_path / "train_dir") in error
     assert "--policy_index" not in error
     assert "--load_checkpoint_kind" not in error
+
+
+def test_a_curriculum_is_at_the_difficulty_of_the_newest_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    def either(factory: EnvFactory) -> None:
+        made.append(factory.env_steps)
+        raise ConfigError(["no env is needed"])
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(EnvFactory, "either", either)
+    save_run("older")
+    save_run("newer")
+    checkpoints("newer").save(payload(1.0) | {"env_steps": 90}, train_step=9, env_steps=90)
+
+    match.main(["older", "newer", "--trust_run_dir=True"])
+
+    assert made == [90]

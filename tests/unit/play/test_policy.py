@@ -240,7 +240,7 @@ def test_advice_on_another_policy_or_checkpoint_is_given_as_arguments() -> None:
     Path("train_dir/nothing").mkdir()
 
     cases: list[tuple[dict[str, Any], type[Exception], str]] = [
-        ({"kind": "best"}, CheckpointError, r'; its newest is kind="latest"$'),
+        ({"kind": "best"}, CheckpointError, r'; for its newest: kind="latest"$'),
         ({"policy": 3}, ConfigError, "^policy=3: .* holds policy 0 alone$"),
         ({"path": "train_dir/nothing"}, RunDirError, "^train_dir/nothing: there is no such run"),
     ]
