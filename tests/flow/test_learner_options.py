@@ -51,8 +51,8 @@ def test_run_with_auxiliary_losses_learns_can_be_played_and_resumes(
     ("limit", "epochs", "flags"),
     [
         (3000, 2, {"num_batchers": 2, "minibatch_ring_size": 2, "num_batches_to_accumulate": 4}),
-        # 300 passes over each dataset: actors are far ahead, on a busy machine, too.
-        (1000, 300, {"learner_queue_policy": "drop_oldest", "num_batches_to_accumulate": 3}),
+        # 150 passes over each dataset: actors are far ahead, on a busy machine, too.
+        (1000, 150, {"learner_queue_policy": "drop_oldest", "num_batches_to_accumulate": 3}),
         (3000, 1, {"replay_proportion": 1.0, "replay_slots": 64}),
     ],
 )

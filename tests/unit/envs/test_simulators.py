@@ -139,6 +139,7 @@ def test_tensors_of_a_simulation_become_arrays_that_later_steps_leave_alone() ->
     env.close()
 
 
+@pytest.mark.long
 def test_a_scenario_of_megaverse_is_trained() -> None:
     images = {"obs_scale": 255.0, "normalize_input": False, "encoder_mlp_layers": None}
 

@@ -16,6 +16,7 @@ from sfactory.learner.minibatches import Dataset
 from sfactory.ranks.sums import SumWatch
 from tests.support.equality import assert_same
 from tests.support.lone_learner import LoneLearner
+from tests.support.long import long
 from tests.support.ranks import LOST, LateSums
 
 TIMEOUT_S = 60.0
@@ -174,7 +175,9 @@ class Whole(LoneLearner):
         self.states[self.learning.trainer.train_step] = state
 
 
-@pytest.mark.parametrize("flags", [{}, {"optimizer": "rmsprop", "use_target_net": True, "with_vtrace": True}], ids=str)
+@pytest.mark.parametrize(
+    "flags", [{}, long({"optimizer": "rmsprop", "use_target_net": True, "with_vtrace": True})], ids=str
+)
 def test_what_was_learned_before_a_sum_that_was_cut_off_is_saved(flags: dict[str, Any], tmp_path: Path) -> None:
     whole, found = Whole(**FLAGS | flags), set[int]()
     for lost_at in range(0, whole.sums, 2):

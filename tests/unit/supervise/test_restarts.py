@@ -199,7 +199,7 @@ def test_a_learner_that_saves_slowly_is_waited_for_although_it_has_not_saved_bef
     assert waited == [True] * (most_s - 1) + [False] * (131 - most_s)
 
 
-@pytest.mark.parametrize(("saved", "text"), [(0, "there is no checkpoint"), (256, "the last checkpoint stands")])
+@pytest.mark.parametrize(("saved", "text"), [(0, "this session has saved none"), (256, "the last checkpoint stands")])
 def test_an_error_of_a_learner_that_did_not_save_says_whether_there_is_a_checkpoint(
     shared: SharedObjects, saved: int, text: str
 ) -> None:
