@@ -91,7 +91,7 @@ def test_signal_inside_an_import_is_answered(run_trainer: RunTrainer, program: s
     ("number", "after_s", "under"),
     [
         (signal.SIGINT, 0.3, REAL),
-        (signal.SIGTERM, 1.5, REAL),
+        long(signal.SIGTERM, 1.5, REAL),
         (signal.SIGINT, 0.6, ()),
         long(signal.SIGTERM, 0.2, ()),
         long(signal.SIGTERM, 1.0, ()),

@@ -32,7 +32,7 @@ def assert_described(answer: str) -> None:
     assert "env steps" in actor
 
 
-@pytest.mark.parametrize("serial", [False, True])
+@pytest.mark.parametrize("serial", [False, long(True)])
 def test_run_describes_every_process_and_continues(run_trainer: RunTrainer, serial: bool) -> None:
     run = run_trainer(train_for_env_steps=ENDLESS, serial_mode=serial)
     run.wait_until(lambda: processes.catches_signal(run.pid, signal.SIGUSR1))

@@ -67,7 +67,8 @@ def test_page_names_what_runs_write(run_trainer: RunTrainer, flags: dict[str, ob
 
 
 @pytest.mark.parametrize(
-    ("stage", "mode"), [long("env", "env"), ("sample", "sampler_only"), long("learn", "learn"), long("full", "train")]
+    ("stage", "mode"),
+    [long("env", "env"), long("sample", "sampler_only"), long("learn", "learn"), long("full", "train")],
 )
 def test_each_stage_of_a_run_can_be_measured_alone(run_trainer: RunTrainer, stage: str, mode: str) -> None:
     # A benchmark calls no observer and no hook: these would fail.

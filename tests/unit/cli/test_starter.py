@@ -22,6 +22,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_the_project_passes_its_tests_one_of_which_trains(project: Path) -> None:
     assert sorted(path.name for path in project.iterdir()) == sorted(starter.FILES)
     assert len((project / "README.md").read_text().splitlines()) <= 12

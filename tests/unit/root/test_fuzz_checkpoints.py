@@ -141,6 +141,7 @@ def load_forged(path: Path) -> None:
     print(json.dumps(outcomes))
 
 
+@pytest.mark.long
 def test_mutated_content_that_its_sidecar_vouches_for_crashes_no_process(newest: Path) -> None:
     """Behind the hash stands torch's own reader. It runs in a process of its own, in bounded memory: it may die."""
     code = f"from pathlib import Path; import {__name__} as own; own.load_forged(Path({str(newest)!r}))"

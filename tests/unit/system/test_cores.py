@@ -86,6 +86,7 @@ def faults_of_later_rounds(variables: dict[str, str]) -> int:
     return int(done.stdout.split()[-1])
 
 
+@pytest.mark.long
 def test_freed_memory_is_reused_without_page_faults() -> None:
     assert faults_of_later_rounds(NATIVE) < PAGES // 1000
 
