@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -143,13 +144,8 @@ class Player:
 
     def set_training_info(self, env_steps: int) -> None:
         """The env, if it wants to know, is shown that ``env_steps`` have been trained on. Raises EnvFailed."""
-        try:
+        with self._calling("set_training_info()"):
             set_training_info(self._env, env_steps)
-        except Passing:
-            raise
-        # Foreign code may raise anything.
-        except BaseException as error:
-            raise EnvFailed(f"{self._name}: set_training_info() raised {named(error)}") from error
 
     def episodes(self, count: int, max_steps: int, seed: int) -> Iterator[Episode]:
         """Up to ``count`` whole episodes, fewer if ``max_steps`` env steps are over before.
@@ -231,13 +227,8 @@ class Player:
 
     def _reset(self, number: int, seed: int | None) -> Sequence[Any]:
         self._before_reset()
-        try:
+        with self._calling("reset() of episode %d", number):
             observations = self._agents.reset(seed=seed)
-        except Passing:
-            raise
-        # Foreign code may raise anything.
-        except BaseException as error:
-            raise EnvFailed(f"{self._name}: reset() of episode {number} raised {named(error)}") from error
         self._activity.begin(observations)
         where = f"{self._name}, reset() of episode {number}"
         places = [f"{where}, agent {agent!r}" for agent in self._spec.agents] or [where]
@@ -247,14 +238,20 @@ class Player:
         return observations
 
     def _step(self, actions: Sequence[Any], number: int, step: int) -> tuple[Sequence[Any], list[float], Change | None]:
-        try:
+        with self._calling("step %d of episode %d", step, number):
             observations, rewards, change = self._agents.step(actions)
             return observations, [float(reward) for reward in rewards], change
+
+    @contextlib.contextmanager
+    def _calling(self, what: str, *numbers: int) -> Iterator[None]:
+        """Raise EnvFailed, which names ``what % numbers``, for what the env raises in the block."""
+        try:
+            yield
         except Passing:
             raise
-        # Same reason as above.
+        # Foreign code may raise anything.
         except BaseException as error:
-            raise EnvFailed(f"{self._name}: step {step} of episode {number} raised {named(error)}") from error
+            raise EnvFailed(f"{self._name}: {what % numbers} raised {named(error)}") from error
 
     def _stats(self, infos: Sequence[Any]) -> dict[str, float]:
         """Numbers by name that the last infos of an episode report, by the rules of training; means over the infos."""

@@ -1,9 +1,9 @@
-"""The finished episodes that a tracker would send to main."""
+"""The finished episodes and extra statistics that trackers would send to main."""
 
 from __future__ import annotations
 
-from sfactory.actor.episode_stats import EpisodeTracker
-from sfactory.messages import EpisodeEnd, EpisodesDone
+from sfactory.actor.episode_stats import EpisodeTracker, ExtraStatsTracker
+from sfactory.messages import EpisodeEnd, EpisodeExtras, EpisodesDone
 
 
 def finished_episodes(tracker: EpisodeTracker) -> list[tuple[float, int]]:
@@ -22,3 +22,16 @@ def finished_episodes(tracker: EpisodeTracker) -> list[tuple[float, int]]:
         if message.policy == 0
         for episode_return, length in zip(message.returns, message.lengths, strict=True)
     ]
+
+
+def extra_stats(tracker: ExtraStatsTracker) -> dict[str, list[float]]:
+    """Numbers by name, of the policy that is sent last; those of all policies are taken."""
+    sent: dict[str, list[float]] = {}
+
+    def put(message: object) -> bool:
+        assert isinstance(message, EpisodeExtras)
+        sent[message.name] = message.values.tolist()
+        return True
+
+    assert tracker.send(0, put)
+    return sent

@@ -17,9 +17,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from sfactory.actor.multi_agent_split import MultiAgentSplit
 from sfactory.actor.split import Split
 from sfactory.env.multi_agent import AgentsStep
-from sfactory.messages import EpisodeExtras
 from sfactory.shared.trajectories import TrajectoryBuffer
-from tests.support.episodes import finished_episodes
+from tests.support.episodes import extra_stats, finished_episodes
 from tests.support.parts import SCALAR, small_layout
 from tests.support.scripted_agents import Changes, ScriptedAgents
 from tests.support.scripted_env import Ending, EnvStock, Episode, FaultRecord, Faults, ScriptedEnv
@@ -45,15 +44,7 @@ class ReportingAgents(ScriptedAgents):
 
 def reported(split: Split) -> tuple[list[float], list[float]]:
     """What envs have reported of episodes, and the lengths of those that were counted."""
-    sent: dict[str, list[float]] = {}
-
-    def put(message: object) -> bool:
-        assert isinstance(message, EpisodeExtras)
-        sent[message.name] = message.values.tolist()
-        return True
-
-    assert split.batch.extras.send(0, put)
-    return sent["steps"], [length for _, length in finished_episodes(split.episodes)]
+    return extra_stats(split.batch.extras)["steps"], [length for _, length in finished_episodes(split.episodes)]
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,13 @@ from sfactory.actor.multi_agent_split import MultiAgentSplit
 from sfactory.actor.policy_assignment import AssignmentRule, PolicyAssignment, custom_assignment, random_assignment
 from sfactory.env.multi_agent import AgentsEnv
 from sfactory.env.multi_agent_adapters import agents_env_of
-from sfactory.messages import EpisodeExtras
 from sfactory.shared.slots import SlotTable
 from sfactory.shared.trajectories import NOBODY, Slot, TrajectoryBuffer
 from sfactory_envs.synthetic.costfree_agents import CostFreeLists
 from sfactory_envs.synthetic.counting_agents import AgentsRules, CountingLists, CountingParallel
 from tests.support.agents_check import AgentCounts, check_rows
 from tests.support.counting_check import NAMES, Column
-from tests.support.episodes import finished_episodes
+from tests.support.episodes import extra_stats, finished_episodes
 from tests.support.long import long
 from tests.support.parts import small_layout
 
@@ -48,19 +47,6 @@ def make_slot(env: AgentsEnv, rows: int, rollout: int, policies: int = 1) -> Slo
         num_policies=policies,
     )
     return TrajectoryBuffer(env.spec, layout).slot(0)
-
-
-def extras_of(split: MultiAgentSplit) -> dict[str, list[float]]:
-    """The extra statistics that would be sent now, by name."""
-    sent: dict[str, list[float]] = {}
-
-    def put(message: object) -> bool:
-        assert isinstance(message, EpisodeExtras)
-        sent[message.name] = message.values.tolist()
-        return True
-
-    assert split.batch.extras.send(0, put)
-    return sent
 
 
 class Played:
@@ -103,7 +89,7 @@ class Played:
         assert self.agent_steps == sum(each.agent_steps for each in counted)
         due = Counter(episode for each in counted for episode in each.episodes)
         assert Counter(finished_episodes(self.split.episodes)) == due
-        sent = extras_of(self.split)
+        sent = extra_stats(self.split.batch.extras)
         teams = [team for each in counted for team in each.teams]
         assert Counter(sent.get("team_return", [])) == Counter(sum(team) for team, _ in teams)
         for place, agent in enumerate(self.split.batch.envs[0].agents):
@@ -165,7 +151,7 @@ def test_with_more_than_32_agents_only_the_return_of_the_team_is_sent(agents: in
 
     steps = [split.step() for _ in range(3)]
 
-    sent = extras_of(split)
+    sent = extra_stats(split.batch.extras)
     assert steps == [1, 1, 0]
     assert sent["team_return"] == [2.0 * agents]
     assert len(sent) == (33 if agents == 32 else 1)
