@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from scripts.drawing import pyplot, save
+from sfactory.results.runs import Run
 
 POINTS = 120
 RETURN, ENV_STEPS = "train/episode_return_mean", "env_steps"
@@ -61,10 +62,9 @@ def kept(values: Sequence[float]) -> list[int]:
     return sorted({*range(0, len(values), step), len(values) - 1, values.index(max(values))})
 
 
-def rows_of(run: Path, metric: str) -> list[dict[str, Any]]:
-    """The rows of the metrics in a run's folder that know ``metric``."""
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    known = [row for row in rows if row.get(metric) is not None]
+def rows_of(run: Path, metric: str) -> list[Mapping[str, Any]]:
+    """The rows of the metrics in a run's folder that know ``metric``, less those that a session undid by resuming."""
+    known = [row for row in Run(run).rows if row.get(metric) is not None]
     if not known:
         raise SystemExit(f"error: {run}/metrics.jsonl has no {metric}")
     return known

@@ -6,9 +6,10 @@
 
 Each row has a CSV in train_dir/rows/results with the thinned curve of each seed, and a JSON beside it with what it
 reached, on which machine, from which commit; with ``--publish`` they are those in docs/results/rows. They are written
-after each seed that has ended well. Seeds that are there already, from the same code on the same machine, are not run
-again; those from another are dropped, and named, or with ``--add`` kept: the page says from which code and machine each
-is, and has the minutes of the newest. A line at the end of a row has its bar, the published figure, and what
+after each seed that has ended well. A seed that was interrupted goes on where it was, if code, machine and command are
+the same. Seeds that are there already, from the same code on the same machine, are not run again; those from another
+are dropped, and named, or with ``--add`` kept: the page says from which code and machine each is, and has the minutes
+of the newest. A line at the end of a row has its bar, the published figure, and what
 docs/results/rows had. ``--page`` writes the table and its charts from the files in docs/results/rows (pip install
 -e '.[plot]'). Runs are kept in --train_dir. The page marks the minutes of rows beside other work, which are longer than
 those of a run that is alone: before and after each seed it is measured how busy the cores are without it, and
@@ -18,6 +19,7 @@ those of a run that is alone: before and after each seed it is measured how busy
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +33,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from scripts.command import ROOT, TRAIN, json_line, run, shown
 from scripts.draw_curves import kept, rows_of
 from scripts.proc import busy_cores
-from scripts.record import machine
+from scripts.record import machine, write_json
 from scripts.results_files import Point, measurements, read_row, write_row
 from scripts.results_page import PAGE, RESULTS, outcome, write_page
 from scripts.rows import EPISODES, GREEDY, PARITY, RATING, RETURN, ROWS, Row
@@ -53,11 +55,16 @@ class Runs(NamedTuple):
     alone: bool = True  # not with --beside
     add: bool = False
 
-    def train(self, seed: int | str) -> list[str]:
+    def train(self, seed: int | str, resumes: bool = False) -> list[str]:
         """The command that trains a seed. How often metrics are written does not change what is learned."""
         every_s = max(0.25, self.row.steps / 1_000_000)
-        where = [f"--train_dir={self.train_dir}", f"--experiment={self.name(seed)}", "--restart_behavior=restart"]
+        restart = f"--restart_behavior={'resume' if resumes else 'restart'}"
+        where = [f"--train_dir={self.train_dir}", f"--experiment={self.name(seed)}", restart]
         return [*TRAIN, *self.row.words(seed), *where, f"--experiment_summaries_interval={every_s:g}"]
+
+    def begun(self, seed: int) -> Path:
+        """The file with the facts of a seed whose run has begun, until its results are written."""
+        return ROOT / self.train_dir / f"{self.name(seed)}.json"
 
     def name(self, seed: int | str) -> str:
         """Of the run of a seed."""
@@ -95,9 +102,9 @@ def _rating(runs: Runs, seed: int) -> float:
 PLAYED: Mapping[str, Callable[[Runs, int], float]] = {GREEDY: _greedy, RATING: _rating}
 
 
-def measure(runs: Runs, seed: int) -> tuple[list[Point], float]:
+def measure(runs: Runs, seed: int, resumes: bool = False) -> tuple[list[Point], float]:
     """Train a seed: its curve, and the value of the row's metric. Exits if the run fails or is interrupted."""
-    done = json_line(run(runs.train(seed), ROOT, limit_s=_LIMIT_S).stdout)
+    done = json_line(run(runs.train(seed, resumes), ROOT, limit_s=_LIMIT_S).stdout)
     if done["env_steps"] < runs.row.steps:
         raise SystemExit(f"error: {runs.name(seed)} ended after {done['env_steps']} of {runs.row.steps} env steps")
     points = runs.points(seed)
@@ -121,6 +128,19 @@ def facts_of(runs: Runs) -> dict[str, Any]:
     return {**machine(), "packages": packages, "commit": commit(), "command": command, **played}
 
 
+def begin(runs: Runs, seed: int, facts: Mapping[str, Any]) -> bool:
+    """Note that the run of a seed begins. Returns whether one with the same facts was interrupted and can go on."""
+    path, now = runs.begun(seed), {name: facts[name] for name in facts if name not in ("date", "alone")}
+    is_there = path.exists() and (ROOT / runs.train_dir / runs.name(seed)).exists()
+    resumes = is_there and json.loads(path.read_text()) == now
+    write_json(path, now)
+    print(
+        f"{runs.row.name}, seed {seed}: {'goes on; ' if resumes else ''}see {runs.train_dir / runs.name(seed)}",
+        flush=True,
+    )
+    return resumes
+
+
 def kept_of(runs: Runs, facts: Mapping[str, Any], results: Path) -> tuple[dict[str, Any], list[Point]]:
     """What ``results`` has of a row that stays. Says which seeds are of other code or of another machine."""
     known, points = read_row(runs.row.name, results)
@@ -142,21 +162,23 @@ def reproduce(runs: Runs, seeds: Sequence[int], results: Path) -> dict[str, floa
     facts["alone"] = runs.alone and known.get("alone", True)
     if "alone" in known and not facts["alone"]:  # also where all seeds are measured already
         write_row(runs.row.name, {**known, "alone": False}, points, results)
-    reached = dict(known.get("reached", {}))
-    facts |= {"earlier": known["earlier"]} if "earlier" in known else {}
+    reached, of_run = dict(known.get("reached", {})), dict(facts)
+    facts |= {name: known[name] for name in ("earlier", "resumed") if name in known}
     for seed in seeds:
         if str(seed) in reached:
             print(f"{runs.row.name}, seed {seed}: measured already", flush=True)
             continue
-        print(f"{runs.row.name}, seed {seed}: see {runs.train_dir / runs.name(seed)}", flush=True)
+        if resumes := begin(runs, seed, of_run):
+            facts["resumed"] = [*facts.get("resumed", ()), seed]
         busy = busy_cores(_LOOK_S)
-        curve, reached[str(seed)] = measure(runs, seed)
+        curve, reached[str(seed)] = measure(runs, seed, resumes)
         busy = max(busy, busy_cores(_LOOK_S))
         if busy > _BUSY_CORES:
             print(f"{runs.row.name}, seed {seed}: beside other work, which kept {busy:.1f} cores busy", flush=True)
         facts["alone"] = facts["alone"] and busy <= _BUSY_CORES
         points = [*points, *curve]
         write_row(runs.row.name, {**facts, "reached": reached}, points, results)
+        runs.begun(seed).unlink()
         print(f"{runs.row.name}, seed {seed}: {reached[str(seed)]} after {curve[-1].minutes:.2f} min", flush=True)
     return reached
 

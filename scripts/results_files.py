@@ -77,7 +77,8 @@ def where(facts: Mapping[str, Any]) -> str:
     """When, on which machine, and with what seeds of the same code were measured. Files of SB3 name no processor."""
     versions = [f"{name} {facts[name]}" for name in ("stable-baselines3", "torch", "gymnasium") if name in facts]
     code = [f"commit {facts['commit']}"] if "commit" in facts else []
-    return ", ".join([facts["date"], *([hardware(facts)] if "cpu" in facts else []), *versions, *code])
+    resumed = [f"seed {seed} in several sessions" for seed in facts.get("resumed", ())]
+    return ", ".join([facts["date"], *([hardware(facts)] if "cpu" in facts else []), *versions, *code, *resumed])
 
 
 def curves_of(points: Sequence[Point]) -> list[list[Point]]:

@@ -57,6 +57,7 @@ class Trainer:
 
     def __init__(self, rows: int) -> None:
         self.rows, self.failing, self.seeds = rows, set[str](), list[str]()
+        self.behaviors: list[str] = []
 
     def __call__(self, argv: Sequence[str], cwd: Path, limit_s: float) -> Output:
         given = dict(word.split("=", 1) for word in argv[3:])
@@ -64,11 +65,12 @@ class Trainer:
             assert given["--eval_deterministic"] == "True"
             assert given["--max_num_episodes"] == "100"
             return Output('{"true_objective_mean": 495.00001}', "")
+        folder = cwd / given["--train_dir"] / given["--experiment"]
+        folder.mkdir(parents=True, exist_ok=True)
+        self.behaviors.append(given["--restart_behavior"])
         if given["--seed"] in self.failing:
             raise SystemExit("error: it failed")
         self.seeds.append(given["--seed"])
-        folder = cwd / given["--train_dir"] / given["--experiment"]
-        folder.mkdir(parents=True, exist_ok=True)
         steps = int(given["--train_for_env_steps"])
         rows: list[dict[str, Any]] = [{"env_steps": 0, "train/true_objective_mean": None}]
         for at in range(1, self.rows + 1):
@@ -99,19 +101,28 @@ def test_seeds_are_written_after_each_run_and_failed_ones_are_not(
 
     trainer.failing = set()
     assert facts["alone"]
-    loads = iter([0.1, 1.5])  # before the second seed, and after it
+    loads = iter([0.1, 1.5, 0.1])  # before the second seed, after it, and before the third
     monkeypatch.setattr(reproduce, "busy_cores", lambda _: next(loads))
     reproduce.reproduce(runs, [1, 2], results)
     assert trainer.seeds == ["1", "2"]
+    assert trainer.behaviors == ["restart", "restart", "resume"]
     facts, _ = read_row("cartpole", results)
     assert facts["reached"].keys() == {"1", "2"}
+    assert facts["resumed"] == [2]
     assert not facts["alone"]
     assert "seed 2: beside other work, which kept 1.5 cores busy" in capsys.readouterr().out
 
+    trainer.failing = {"3"}
+    with pytest.raises(SystemExit, match="it failed"):
+        reproduce.reproduce(runs, [3], results)
+    trainer.failing = set()
     monkeypatch.setattr(reproduce, "commit", lambda: "another")
     monkeypatch.setattr(reproduce, "busy_cores", lambda _: 0.0)
     reproduce.reproduce(runs, [3], results)
+    assert trainer.behaviors[-1] == "restart"  # what was interrupted is of other code
+    assert sorted(path.name for path in runs.train_dir.glob("*.json")) == []
     facts, points = read_row("cartpole", results)
+    assert "resumed" not in facts
     assert facts["alone"]
     assert facts["reached"].keys() == {"3"} == {str(point.seed) for point in points}
     assert f"drops seeds 1, 2 of {results}, which differ in commit\n" in capsys.readouterr().out
