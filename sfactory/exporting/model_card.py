@@ -11,6 +11,7 @@ import yaml
 from sfactory import __version__
 from sfactory.config.argv import assignment
 from sfactory.config.flags import all_flags, values_of
+from sfactory.config.rule import waits_for_learner
 from sfactory.config.saved_config import NOT_RESUMED, SUMMARY_NAME
 from sfactory.config.schema import Config
 from sfactory.config.trust import NETWORKS, TRUST, untrusted
@@ -62,7 +63,7 @@ def model_card(saved: SavedPolicy, policy: int, repository: str) -> str:
     if result is not None:
         metric = {"type": "mean_reward", "name": "mean return", "value": result, "verified": False}
         task, data = {"type": "reinforcement-learning", "name": "reinforcement-learning"}, {"name": env, "type": env}
-        head["model-index"] = [{"name": "APPO", "results": [{"task": task, "dataset": data, "metrics": [metric]}]}]
+        head["model-index"] = [{"name": _algorithm(config), "results": [{"task": task, "dataset": data, "metrics": [metric]}]}]
     values = values_of(config)
     return _CARD.format(
         head=yaml.safe_dump(head, sort_keys=False, allow_unicode=True),
@@ -93,7 +94,7 @@ def _algorithm(config: Config) -> str:
     """The algorithm in a few words."""
     loss = "PPO" if config.algo.policy_loss == "ppo_clip" else "policy gradient"
     targets = "V-trace" if config.algo.with_vtrace else "GAE"
-    sampling = "asynchronous sampling (APPO)" if config.sampling.async_rl else "synchronous sampling"
+    sampling = "synchronous sampling" if waits_for_learner(config) else "asynchronous sampling"
     return f"{loss} with {targets}, {sampling}"
 
 

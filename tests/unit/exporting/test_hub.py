@@ -46,7 +46,7 @@ def command(module: str, *argv: str) -> dict[str, Any]:
 
 
 def test_a_pushed_policy_is_loaded_and_plays_as_its_run(hub: HubServer, capsys: pytest.CaptureFixture[str]) -> None:
-    save_run(certainty=8.0, gamma=0.5)
+    save_run(certainty=8.0, gamma=0.5, num_batches_to_accumulate=0)
     played = {"episode_return_mean": 4.5, "episode_return_min": 4.0, "episode_return_max": 5.0, "episodes": 30}
     Summary("done", 70, 70, 70, 1.0, evaluation=played).write(Path("train_dir/run/summary.json"))
 
@@ -59,6 +59,7 @@ def test_a_pushed_policy_is_loaded_and_plays_as_its_run(hub: HubServer, capsys: 
     card = hub.files[HUB]["README.md"].decode()
     head = yaml.safe_load(card.split("---\n")[1])
     assert head["tags"][-1] == BANDIT
+    assert head["model-index"][0]["name"] == "PPO with V-trace, synchronous sampling"
     assert head["model-index"][0]["results"][0]["metrics"][0]["value"].startswith("4.50, between 4.00 and 5.00 in 30")
     settings = json.loads(card.partition("```json\n")[2].partition("```")[0])
     assert (settings["gamma"], settings["env"]) == (0.5, BANDIT)
