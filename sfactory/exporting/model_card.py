@@ -63,7 +63,8 @@ def model_card(saved: SavedPolicy, policy: int, repository: str) -> str:
     if result is not None:
         metric = {"type": "mean_reward", "name": "mean return", "value": result, "verified": False}
         task, data = {"type": "reinforcement-learning", "name": "reinforcement-learning"}, {"name": env, "type": env}
-        head["model-index"] = [{"name": _algorithm(config), "results": [{"task": task, "dataset": data, "metrics": [metric]}]}]
+        results = [{"task": task, "dataset": data, "metrics": [metric]}]
+        head["model-index"] = [{"name": _algorithm(config), "results": results}]
     values = values_of(config)
     return _CARD.format(
         head=yaml.safe_dump(head, sort_keys=False, allow_unicode=True),

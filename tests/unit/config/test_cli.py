@@ -376,7 +376,7 @@ def test_sources_name_the_layer_of_every_value() -> None:
     ("name", "content", "expected"),
     [
         ("x.yaml", b"gama: 0.9\n", "did you mean gamma?"),
-        ("x.yaml", b"evaluation-num-episodes: 5", "key 'evaluation_num_episodes' is RLlib's name; here it is eval_episodes"),
+        ("x.yaml", b"num-env-runners: 1", "key 'num_env_runners' is RLlib's name; here it is num_workers"),
         ("x.yaml", b"gamma: [0.9\n", "not valid YAML"),
         ("x.yaml", b"\xff\xfe\x00\x80", "not valid YAML"),
         ("x.yaml", b"- gamma\n", "a mapping of flag names"),
