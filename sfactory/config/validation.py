@@ -59,15 +59,21 @@ def check(config: Config, chosen: Collection[str] = ()) -> list[str]:
 
 
 def find_problems(
-    config: Config, skip: Collection[str] = (), chosen: Collection[str] = (), several_ranks: bool = False
+    config: Config,
+    skip: Collection[str] = (),
+    chosen: Collection[str] = (),
+    several_ranks: bool = False,
+    within: Collection[str] | None = None,
 ) -> list[Problem]:
     """All problems of ``config``.
 
     skip: flags with a value that is known to be wrong. Neither they nor rules that read them are checked. chosen: flags
     that the user set. Only for these a lack of effect is a problem: the defaults of an env family suit many settings.
-    several_ranks: true also where ``config`` has devices for them.
+    several_ranks: true also where ``config`` has devices for them. within: if given, rules are checked that read these
+    flags alone; values by themselves are always checked.
     """
     values = values_of(config)
+    checked = frozenset(all_flags() if within is None else within)
     problems: list[Problem] = []
     bad = set(skip)
     for name, flag in all_flags().items():
@@ -78,7 +84,7 @@ def find_problems(
     several_ranks |= "learner_devices" not in bad and "," in config.run.learner_devices
     for rule in (*RULES, *(RANK_RULES if several_ranks else ())):
         passed_over = bad.intersection(rule.flags) or (rule.idle and rule.flags[0] not in chosen)
-        text = None if passed_over else rule.find(config)
+        text = None if passed_over or not checked.issuperset(rule.flags) else rule.find(config)
         if text is not None:
             problems.append(Problem(rule.flags, f"{assigned(rule.flags[0], values[rule.flags[0]])}: {text}"))
     return problems

@@ -16,7 +16,7 @@ from sfactory.checkpoint.directory import CheckpointDir, Kind, Loaded
 from sfactory.checkpoint.file import Unusable, read
 from sfactory.config.commands import PolicyFlags
 from sfactory.config.env_names import env_name_of
-from sfactory.config.flags import assigned, config_of, did_you_mean, values_of
+from sfactory.config.flags import all_flags, assigned, config_of, did_you_mean, values_of
 from sfactory.config.saved_config import CONFIG_NAME, checkpoint_folder, read_config
 from sfactory.config.schema import Config
 from sfactory.config.trust import NETWORKS, untrusted
@@ -50,6 +50,9 @@ class Typed(NamedTuple):
 
 _FLAGS = Typed()
 
+ENV_FLAGS = ("env_frameskip", "info_action_mask")  # flags of sampling that make the env what it is
+AGENT_FLAGS = ("num_policies", "policy_mapping")  # flags of the population that say who plays whom
+_PLACE = ("experiment", "train_dir")
 _SHOWN = 5  # properties in which another env differs
 
 _log = logging.getLogger(__name__)
@@ -240,8 +243,14 @@ def require_same_env(config: Config, given: str, differing: Sequence[str] | None
 
 
 def require_valid(config: Config, path: Path) -> None:
-    """Raise ConfigError if a value in ``config``, all of which come from ``path``, is wrong."""
-    if found := [f"{problem.text} (this value comes from {path})" for problem in find_problems(config)]:
+    """Raise ConfigError if a value in ``config``, all of which come from ``path``, is wrong for a policy that plays.
+
+    Rules of training are left out: they may depend on the machine, such as on a package of the optimizer, and the file
+    of an export does not have the sizes of its run.
+    """
+    sections = {name for name, flag in all_flags().items() if flag.section in ("wrappers", "model")}
+    problems = find_problems(config, within={"env", "env_kwargs", *ENV_FLAGS, *AGENT_FLAGS, *_PLACE, *sections})
+    if found := [f"{problem.text} (this value comes from {path})" for problem in problems]:
         raise ConfigError(found)
 
 

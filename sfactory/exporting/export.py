@@ -15,7 +15,7 @@ from sfactory.config.commands import ENDINGS, ExportConfig
 from sfactory.config.flags import assigned
 from sfactory.env.lifecycle import close_env
 from sfactory.errors import CannotSaveError, ConfigError
-from sfactory.experiment.saved_policy import SavedPolicy, require_same_env
+from sfactory.experiment.saved_policy import AGENT_FLAGS, ENV_FLAGS, SavedPolicy, require_same_env
 from sfactory.exporting import numpy_policy
 from sfactory.exporting.acting_function import ActingFunction, onnx_bytes, torch_export_bytes
 from sfactory.exporting.hub import push_to_hub
@@ -27,8 +27,6 @@ from sfactory.spec import EnvSpec
 from sfactory.system.optional_packages import required
 
 EXPORT_VERSION = "1"
-_OF_ENV = ("env_frameskip", "info_action_mask")  # flags of sampling that make the env what it is
-_OF_AGENTS = ("num_policies", "policy_mapping")  # flags of the population that say who plays whom
 
 
 def export(config: ExportConfig) -> str:
@@ -106,9 +104,9 @@ def _metadata(saved: SavedPolicy, spec: EnvSpec, policy: int) -> dict[str, str]:
         "env": run.env,
         "env_kwargs": json.dumps(dict(run.env_kwargs)),
         "env_wrappers": json.dumps(saved.config.wrappers.used),
-        "env_sampling": json.dumps({name: getattr(saved.config.sampling, name) for name in _OF_ENV}),
+        "env_sampling": json.dumps({name: getattr(saved.config.sampling, name) for name in ENV_FLAGS}),
         "env_spec": json.dumps(spec.plain()),
-        "env_agents": json.dumps({name: getattr(saved.config.population, name) for name in _OF_AGENTS}),
+        "env_agents": json.dumps({name: getattr(saved.config.population, name) for name in AGENT_FLAGS}),
         "model_config": json.dumps(dataclasses.asdict(saved.config.model)),
         "policy": str(policy),
         "env_steps": str(saved.state.env_steps),

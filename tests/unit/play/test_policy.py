@@ -18,7 +18,7 @@ from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.config.flags import config_of
 from sfactory.config.saved_config import write_config
 from sfactory.env.conversion import BadObservation
-from sfactory.errors import CheckpointError, ConfigError, RunDirError
+from sfactory.errors import CheckpointError, ConfigError, ExitCode, RunDirError
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.plain_spaces import plain_space, space_of_plain
 from sfactory.play.player import Player
@@ -233,6 +233,23 @@ def test_what_cannot_be_loaded_is_refused_with_what_to_do(capsys: pytest.Capture
             sfactory.load(source)
         assert "--" not in str(caught.value).replace("--encoder", "")
     assert sfactory.load("train_dir/own", trust_run_dir=True).observation_space == POINT
+
+
+def test_a_policy_plays_where_its_run_could_not_train(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = EnvSpec.of_spaces(POINT, TREE)
+    sizes = {"num_envs_per_worker": 1, "worker_num_splits": 1}  # more than one is refused for this family
+    saved_run(spec, {"env": "retro:Airstriker-Genesis-v0", **sizes}, "retro")
+    saved_run(spec, {"optimizer": "muon"}, "muon")
+    saved_run(spec, {"actor_critic_share_weights": False}, "network")
+    config = Path("train_dir/network/config.json")
+    config.write_text(config.read_text().replace('"encoder_entity_heads": 4', '"encoder_entity_heads": 7'))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: None if name == "pytorch_optimizer" else Path)
+
+    assert export.main(["--experiment=retro", "--out=retro.safetensors"]) == ExitCode.DONE
+    for source in ("retro.safetensors", "train_dir/retro", "train_dir/muon"):
+        assert sfactory.load(source).observation_space == POINT
+    with pytest.raises(ConfigError, match=r"encoder_entity_heads.*\(this value comes from .*config\.json\)"):
+        sfactory.load("train_dir/network")
 
 
 def test_advice_on_another_policy_or_checkpoint_is_given_as_arguments() -> None:
