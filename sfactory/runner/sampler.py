@@ -27,7 +27,7 @@ from sfactory.errors import ConfigError, SFactoryError
 from sfactory.layout import Layout
 from sfactory.learner.batcher import Batcher, Inbox
 from sfactory.learner.learner import Publisher
-from sfactory.learner.staging import HELD, Staging
+from sfactory.learner.staging import HELD, RUN_STEP, Staging
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
 from sfactory.model.torch_state import OwnTorchState
@@ -141,9 +141,9 @@ class Sampler:
         self._publisher = Publisher(FlatState(self.model), shared.weights[0], 1)
         self._publisher.publish(0)
         self._closed = False
-        row = shared.status.row(layout.learner_names[0])
-        row.set("state", State.RUNNING)
-        self._batcher = Batcher(Inbox(0, shared, row), layout.slots_until_trained)
+        self._row = shared.status.row(layout.learner_names[0])
+        self._row.set("state", State.RUNNING)
+        self._batcher = Batcher(Inbox(0, shared, self._row), layout.slots_until_trained)
         self._area = _Rows(plan.spec, layout)
         self.reports = ReportCollector(config, shared.actors_to_main, shared.learners_to_main, shared.status)
         works = _TurnsHere if config.run.serial_mode else Processes
@@ -166,6 +166,7 @@ class Sampler:
             while not self._batcher.advance(self._area, self._workers.wait_s):
                 self._workers.turn()
         batch, self._has_given = self._area.trajectories(), True
+        self._row.add("run_env_steps", self._area.env_steps())  # which envs with a curriculum are shown
         if self._statistics is not None:
             self._statistics.update({path: leaf[:-1] for path, leaf in batch.obs.items()}, batch.valid)
         return batch
@@ -214,7 +215,7 @@ class Sampler:
         try:
             self._workers.close()
         finally:
-            del self._workers, self._batcher
+            del self._workers, self._batcher, self._row
             gc.collect()  # cycles of references hold it
 
 
@@ -225,6 +226,11 @@ class _Rows(Staging):
         super().__init__(spec, layout, pin=False)
         self.scalars["truncated"] = torch.zeros_like(self.scalars["terminated"])
         self._scalar_views["truncated"] = self.scalars["truncated"].numpy()
+
+    def env_steps(self) -> int:
+        """Of all rows; the agents of an env share each."""
+        valid = self.scalars["valid"]
+        return int((valid & self.scalars[RUN_STEP] if RUN_STEP in self.scalars else valid).sum())
 
     def trajectories(self) -> Trajectories:
         """Views of the rows."""

@@ -16,6 +16,7 @@ from sfactory.errors import ConfigError, DivergedError, EnvError, SFactoryError
 from tests.support.launches import SHORT
 from tests.support.long import long
 from tests.support.processes import eventually
+from tests.support.random_env import InformedAgents
 
 FLAGS: dict[str, Any] = {**SHORT, "env": "CartPole-v1", "max_episode_steps": 5, "seed": 1}
 
@@ -91,6 +92,19 @@ def test_memory_of_agents_that_sleep_stays_the_same() -> None:
         own = sampler.forward(batch)
 
     assert torch.allclose(own.log_probs[batch.valid], batch.log_probs[batch.valid], atol=1e-5)
+
+
+def test_envs_are_shown_the_env_steps_that_were_handed_out() -> None:
+    of_one_env = {"num_envs_per_worker": 1, "worker_num_splits": 1, "batch_size": 16 * 3, "max_episode_steps": 0}
+    InformedAgents.shown.clear()
+    handed_out = [0]
+    flags = {**FLAGS, **of_one_env, "env": InformedAgents, "serial_mode": True, "async_rl": False}
+    with sfactory.sampler(**flags) as sampler:
+        for batch in itertools.islice(sampler, 4):
+            handed_out.append(handed_out[-1] + int(batch.valid.any(dim=1).sum()))
+
+    assert InformedAgents.shown == handed_out[:-1]
+    assert handed_out[-1] > 30
 
 
 def kill_waiting_actor() -> None:

@@ -196,6 +196,20 @@ class RandomAgents(AgentsEnv):
         """There is nothing to close."""
 
 
+class InformedAgents(RandomAgents):
+    """Keeps the env steps that training is said to have made. shown: of all such envs, without repetitions."""
+
+    shown: ClassVar[list[int]] = []
+
+    def __init__(self) -> None:
+        super().__init__(OBS["numbers"], ACTIONS["discrete"], False)
+
+    def set_training_info(self, info: dict[str, int]) -> None:
+        """See ``sfactory.env.training_info``."""
+        if self.shown[-1:] != [info["env_steps"]]:
+            self.shown.append(info["env_steps"])
+
+
 class RandomUnequal:
     """RandomAgents with PettingZoo's parallel interface, where agent b sees two numbers and has two choices."""
 
