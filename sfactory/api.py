@@ -171,12 +171,13 @@ def sampler(
 
         with sfactory.sampler(env="CartPole-v1", batch_size=4096) as sampler:
             for batch in sampler:
-                ...  # learn from batch.obs, batch.actions, batch.rewards: all [T, B, ...]
+                ...  # learn from batch.rewards: [T, B], batch.obs: [T+1, B, ...], and so on: see Trajectories
                 sampler.set_weights(model.state_dict())
 
     ``env``, ``encoder`` and ``flags``: as for ``train``; those of learning have no effect, but for the size of a
-    batch. Nothing is written to disk. Signals are left to the program. For one policy, serial (which seeds torch's
-    generator) and parallel.
+    batch and the weights of ``init_from``. Limits do not end it, and what only a run does, such as calling observers,
+    is refused. Nothing is written to disk. Signals are left to the program. For one policy, serial (which seeds
+    torch's generator) and parallel.
 
     Raises ConfigError and EnvError before it starts; iterating raises the fault that ends the workers.
     """

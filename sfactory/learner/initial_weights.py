@@ -18,6 +18,7 @@ from sfactory.config.schema import PARTS, Config
 from sfactory.errors import ConfigError
 from sfactory.learner.checkpointing import Progress, SavedState, payload_of, restore
 from sfactory.learner.trainer import Trainer
+from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.normalizer import RunningNormalizer
 from sfactory.model.parts import part_of
 from sfactory.ranks.ranks import Ranks
@@ -93,16 +94,21 @@ def _shape(shape: tuple[int, ...] | None) -> str:
 
 def begin_with_weights(trainer: Trainer, config: Config, policy: int) -> None:
     """Give a new policy the weights of ``init_from``, if any."""
-    state = trainer.model.state_dict()
+    load_initial_weights(trainer.model, config, policy)
+    if config.checkpoint.init_from and trainer.target is not None:
+        trainer.target.copy()
+
+
+def load_initial_weights(model: ActorCritic, config: Config, policy: int) -> None:
+    """Give the model of a policy the weights of ``init_from``, if any. Raises as ``initial_weights``."""
+    state = model.state_dict()
     initial = initial_weights(config, {name: tuple(value.shape) for name, value in state.items()})
     if initial is None:
         return
-    trainer.model.load_state_dict({**state, **initial.tensors})
-    for part in trainer.model.modules():
+    model.load_state_dict({**state, **initial.tensors})
+    for part in model.modules():
         if isinstance(part, RunningNormalizer):
             part.count.clamp_(max=_KNOWN_ROWS)
-    if trainer.target is not None:
-        trainer.target.copy()
     parts = {part_of(name): None for name in initial.tensors}
     _log.info("policy %d begins with the %s of %s", policy, ", ".join(parts), initial.checkpoint)
 

@@ -21,11 +21,13 @@ import torch
 from torch import Tensor
 
 from sfactory.clock import BLOCK_S
-from sfactory.config.flags import assigned
+from sfactory.config.flags import assigned, value_of
+from sfactory.config.rule import Refused
 from sfactory.config.schema import Config
 from sfactory.errors import ConfigError, SFactoryError
 from sfactory.layout import Layout
 from sfactory.learner.batcher import Batcher, Inbox
+from sfactory.learner.initial_weights import load_initial_weights
 from sfactory.learner.learner import Publisher
 from sfactory.learner.staging import HELD, RUN_STEP, Staging
 from sfactory.model.actor_critic import ActorCritic
@@ -130,13 +132,14 @@ class Sampler:
     """
 
     def __init__(self, config: Config, plan: Plan, spawner: Spawner, seed: int) -> None:
-        """Starts the workers. Raises ConfigError for what a sampler does not do."""
-        _require_one_policy(config, plan)
-        layout = dataclasses.replace(plan.layout, evaluators=0)
-        shared = SharedObjects(plan.spec, layout, plan.weight_bytes)
+        """Starts the workers. Raises ConfigError for what a sampler does not do, and as ``initial_weights``."""
+        _require_sampling_alone(config, plan)
         with OwnTorchState(), torch.random.fork_rng(devices=()):
             torch.manual_seed(seed_at(seed, Branch.LEARNER, 0))
             self.model = ActorCritic(plan.spec, config.model)
+        load_initial_weights(self.model, config, policy=0)
+        layout = dataclasses.replace(plan.layout, evaluators=0)
+        shared = SharedObjects(plan.spec, layout, plan.weight_bytes)
         self._statistics, self._has_given = copy.deepcopy(self.model.obs_normalizer), False
         self._publisher = Publisher(FlatState(self.model), shared.weights[0], 1)
         self._publisher.publish(0)
@@ -333,9 +336,27 @@ class Processes:
             self._interrupts.restore()
 
 
-def _require_one_policy(config: Config, plan: Plan) -> None:
+_BEGINS = "begins with the weights of a run by init_from=RUN:POLICY:KIND, and resumes none"
+_NOT_SAMPLED: tuple[Refused, ...] = (
+    ("observers", bool, "reports to the program alone"),
+    ("after_train_step", bool, "has no learner that would call it"),
+    ("eval_interval_sec", bool, "evaluates nothing"),
+    ("with_pbt", bool, "joins no population"),
+    ("benchmark", bool, "measures nothing"),
+    ("autotune", bool, "tunes nothing"),
+    ("restart_behavior", "resume".__eq__, _BEGINS),
+    ("load_checkpoint_kind", "latest".__ne__, _BEGINS),
+)
+
+
+def _require_sampling_alone(config: Config, plan: Plan) -> None:
     """Raise ConfigError for runs in which there is more to do than to sample for one learner."""
-    problems = []
+    values = ((flag, value_of(config, flag), is_wrong, why) for flag, is_wrong, why in _NOT_SAMPLED)
+    problems = [
+        f"{assigned(flag, value)}: a sampler {why}; leave it out"
+        for flag, value, is_wrong, why in values
+        if is_wrong(value)
+    ]
     if plan.layout.num_policies > 1:
         problems.append(f"{assigned('num_policies', plan.layout.num_policies)}: a sampler has one policy; leave it out")
     if plan.layout.opponents:

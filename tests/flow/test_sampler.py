@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.support.launches import SHORT
 from tests.support.long import long
 from tests.support.processes import eventually
 from tests.support.random_env import InformedAgents
+from tests.support.saved_run import BANDIT, CONTEXTS, LENGTH, save_run
 
 FLAGS: dict[str, Any] = {**SHORT, "env": "CartPole-v1", "max_episode_steps": 5, "seed": 1}
 
@@ -107,6 +109,18 @@ def test_envs_are_shown_the_env_steps_that_were_handed_out() -> None:
     assert handed_out[-1] > 30
 
 
+def test_a_sampler_begins_with_the_weights_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_run(certainty=30.0)
+    env = {"env": BANDIT, "env_kwargs": {"num_contexts": CONTEXTS, "length": LENGTH}, "max_episode_steps": 0}
+    network = {"encoder_mlp_layers": (), "normalize_input": True, "normalize_returns": True}
+    with sfactory.sampler(**{**FLAGS, **env, **network, "serial_mode": True, "init_from": "run"}) as sampler:
+        batch = next(sampler)
+
+    assert batch.policy_version.max() == 0
+    assert (batch.rewards == 1.0)[batch.valid].all()
+
+
 def kill_waiting_actor() -> None:
     """Kill it once it waits for a free slot: within a call of a ring it would leave the ring locked."""
     (actor,) = (each for each in psutil.Process().children(recursive=True) if each.name() == "sf-actor-0")
@@ -131,10 +145,17 @@ def test_a_killed_actor_is_replaced_and_one_too_many_ends_the_sampler() -> None:
             list(itertools.islice(sampler, 1000))
 
 
-def test_what_a_sampler_does_not_do_is_refused() -> None:
+def test_what_a_sampler_does_not_do_is_refused(tmp_path: Path) -> None:
+    hooks = {"observers": ["tests.no:Observer"], "after_train_step": ["tests.no:hook"], "eval_interval_sec": 9}
+    starts = {"restart_behavior": "resume", "load_checkpoint_kind": "best", "train_dir": str(tmp_path)}
+    others = {"with_pbt": True, "autotune": True, "num_policies": 2, "num_envs_per_worker": 8}
+    with pytest.raises(ConfigError) as caught, sfactory.sampler(**{**FLAGS, **hooks, **starts, **others}):
+        pass
+    named = [re.split("[ =]", problem.removeprefix("--"))[0] for problem in caught.value.problems]
+    assert sorted(named) == sorted({*hooks, *starts, *others} - {"train_dir", "num_envs_per_worker"})
     for flags, error in (
-        ({"num_policies": 2, "num_envs_per_worker": 8}, ConfigError),
         ({"gama": 1}, ConfigError),
+        ({"init_from": "no_such_run", "serial_mode": True}, ConfigError),
         ({"env": "sfactory_envs.synthetic.bandit:Bandit", "env_kwargs": {"num_contexts": 1}}, EnvError),
     ):
         with pytest.raises(error), sfactory.sampler(**{**FLAGS, "max_episode_steps": 0, **flags}):
