@@ -111,9 +111,10 @@ class ActingFunction(nn.Module):
         self.inputs = {**obs, self._state: torch.zeros(_ROWS, size)} if size else obs
         self._leaves = [leaf._replace(name=distinct(leaf.name, self.inputs)) for leaf in action_leaves(model.spec)]
         self._params = distinct(DIST_PARAMS, self.inputs)
-        self._next = {name: distinct(f"next_{name}", self.inputs) for name in (self._state, LAST_ACTION)}
-        fed_back = [self._next[name] for name in (self._state, LAST_ACTION) if name in self.inputs]
-        self.outputs = [*(leaf.name for leaf in self._leaves), self._params, *fed_back]
+        fed_back = [self._state] if size else []
+        fed_back += [path for path, leaf in model.spec.obs if leaf.is_core_input and path == LAST_ACTION]
+        self._next = {name: distinct(f"next_{name}", self.inputs) for name in fed_back}
+        self.outputs = [*(leaf.name for leaf in self._leaves), self._params, *self._next.values()]
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """See the class."""
@@ -128,9 +129,9 @@ class ActingFunction(nn.Module):
             params = self.action_mask.forward(params, obs)
         chosen = ActionDistribution(self._heads, params).mode()
         outputs = {leaf.name: _of_env(leaf, chosen) for leaf in self._leaves} | {self._params: params}
-        if self._state in self.inputs:
+        if self._state in self._next:
             outputs[self._next[self._state]] = state
-        if LAST_ACTION in self.inputs:
+        if LAST_ACTION in self._next:
             shown = [_shown(chosen[head.key], head) for head in self._heads]
             outputs[self._next[LAST_ACTION]] = torch.cat(shown, dim=1)
         return outputs

@@ -166,10 +166,10 @@ class Policy:
         """The last actions and rewards, for a policy that reads them. The state stays as it is."""
         if state is None or state._previous is None or begins.all():
             return PreviousSteps.of(self._spec, size)
-        previous = copy.deepcopy(state._previous)
-        if state.reward is None and LAST_REWARD in dict(self._spec.obs):
+        previous, read = copy.deepcopy(state._previous), [path for path, leaf in self._spec.obs if leaf.is_core_input]
+        if state.reward is None and LAST_REWARD in read:
             raise ValueError("the policy reads the last reward: set state.reward after env.step")
-        if not state._actions and LAST_ACTION in dict(self._spec.obs):
+        if not state._actions and LAST_ACTION in read:
             raise ValueError("the policy reads the last action, and forward chooses none: go on from the state of act")
         rewards = np.broadcast_to(np.asarray(0.0 if state.reward is None else state.reward, float), (size,))
         previous.record(state._actions, rewards, (), np.flatnonzero(begins).tolist())

@@ -295,7 +295,7 @@ def test_observations_are_taken_in_the_dtypes_of_the_env() -> None:
 
 
 def test_an_observation_may_have_the_name_of_an_output() -> None:
-    env = gymnasium.spaces.Dict(action=NUMBERS, dist_params=NUMBERS)
+    env = gymnasium.spaces.Dict(action=NUMBERS, dist_params=NUMBERS, last_action=NUMBERS)
     spec = EnvSpec.of_spaces(env, gymnasium.spaces.Discrete(3)).for_model(ModelConfig())
     function = ActingFunction(ActorCritic(spec, ModelConfig(encoder_mlp_layers=())))
 

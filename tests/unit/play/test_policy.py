@@ -170,6 +170,25 @@ def test_the_network_says_what_it_acts_by() -> None:
         assert torch.allclose(model.forward(obs).value, policy.forward(seen[:1]).values)
 
 
+def test_observations_of_the_env_may_have_the_names_of_core_inputs() -> None:
+    policies = []
+    for read, shown in (("action", "last_reward"), ("reward", "last_action")):
+        saved_run(EnvSpec.of_spaces(spaces.Dict({shown: POINT}), TREE), {"use_rnn": True, "core_inputs": (read,)}, read)
+        policies.append(sfactory.load(f"train_dir/{read}"))
+    of_action, of_reward = policies
+    obs = {"last_reward": np.zeros(3, np.float32)}
+
+    _, state = of_action.act(obs)
+    _, second = of_action.act(obs, state)  # without a reward
+
+    assert not torch.equal(second.memory, state.memory)
+    batch = {"last_action": np.zeros((1, 3), np.float32)}
+    state = of_reward.forward(batch).state
+    state.reward = 1.0
+    second = of_reward.forward(batch, state).state  # without an action
+    assert not torch.equal(second.memory, state.memory)
+
+
 def test_a_policy_that_reads_its_action_does_not_go_on_without_one() -> None:
     saved_run(EnvSpec.of_spaces(POINT, TREE), {"use_rnn": True, "core_inputs": ("action",)})
     policy, obs = sfactory.load("train_dir/run"), np.zeros((1, 3), np.float32)
