@@ -97,7 +97,12 @@ def test_memory_of_agents_that_sleep_stays_the_same() -> None:
 
 
 def test_envs_are_shown_the_env_steps_that_were_handed_out() -> None:
-    of_one_env = {"num_envs_per_worker": 1, "worker_num_splits": 1, "batch_size": 16 * 3, "max_episode_steps": 0}
+    of_one_env: dict[str, Any] = {
+        "num_envs_per_worker": 1,
+        "worker_num_splits": 1,
+        "batch_size": 16 * 3,
+        "max_episode_steps": 0,
+    }
     InformedAgents.shown.clear()
     handed_out = [0]
     flags = {**FLAGS, **of_one_env, "env": InformedAgents, "serial_mode": True, "async_rl": False}
@@ -112,8 +117,12 @@ def test_envs_are_shown_the_env_steps_that_were_handed_out() -> None:
 def test_a_sampler_begins_with_the_weights_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     save_run(certainty=30.0)
-    env = {"env": BANDIT, "env_kwargs": {"num_contexts": CONTEXTS, "length": LENGTH}, "max_episode_steps": 0}
-    network = {"encoder_mlp_layers": (), "normalize_input": True, "normalize_returns": True}
+    env: dict[str, Any] = {
+        "env": BANDIT,
+        "env_kwargs": {"num_contexts": CONTEXTS, "length": LENGTH},
+        "max_episode_steps": 0,
+    }
+    network: dict[str, Any] = {"encoder_mlp_layers": (), "normalize_input": True, "normalize_returns": True}
     with sfactory.sampler(**{**FLAGS, **env, **network, "serial_mode": True, "init_from": "run"}) as sampler:
         batch = next(sampler)
 
@@ -146,9 +155,13 @@ def test_a_killed_actor_is_replaced_and_one_too_many_ends_the_sampler() -> None:
 
 
 def test_what_a_sampler_does_not_do_is_refused(tmp_path: Path) -> None:
-    hooks = {"observers": ["tests.no:Observer"], "after_train_step": ["tests.no:hook"], "eval_interval_sec": 9}
-    starts = {"restart_behavior": "resume", "load_checkpoint_kind": "best", "train_dir": str(tmp_path)}
-    others = {"with_pbt": True, "autotune": True, "num_policies": 2, "num_envs_per_worker": 8}
+    hooks: dict[str, Any] = {
+        "observers": ["tests.no:Observer"],
+        "after_train_step": ["tests.no:hook"],
+        "eval_interval_sec": 9,
+    }
+    starts: dict[str, Any] = {"restart_behavior": "resume", "load_checkpoint_kind": "best", "train_dir": str(tmp_path)}
+    others: dict[str, Any] = {"with_pbt": True, "autotune": True, "num_policies": 2, "num_envs_per_worker": 8}
     with pytest.raises(ConfigError) as caught, sfactory.sampler(**{**FLAGS, **hooks, **starts, **others}):
         pass
     named = [re.split("[ =]", problem.removeprefix("--"))[0] for problem in caught.value.problems]
