@@ -160,5 +160,9 @@ class SharedRewardShaping:
 
 
 def _at_most(tree: object) -> object:
-    """Copy ``tree`` with the longest possible number in place of every number."""
-    return {name: _at_most(part) for name, part in tree.items()} if isinstance(tree, Mapping) else _LONGEST
+    """Copy ``tree`` with the longest possible number in place of everything that is shorter as JSON."""
+    if isinstance(tree, Mapping):
+        return {name: _at_most(part) for name, part in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_at_most(part) for part in tree]
+    return max(tree, _LONGEST, key=lambda leaf: len(json.dumps(leaf)))

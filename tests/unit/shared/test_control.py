@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from sfactory.errors import EnvError
@@ -29,6 +31,15 @@ def test_reward_shaping_is_read_as_it_was_set() -> None:
     assert (shared.version(0), shared.version(1)) == (0, 2)
 
 
-def test_reward_shaping_that_may_become_too_long_is_refused() -> None:
+@pytest.mark.parametrize(
+    "shaping",
+    [
+        {"a": MANY, "b": MANY},
+        {"a": [1.0] * 900},
+        {"a": ({"b": 1.0},) * 900},
+        {"a": ["x" * 17_000]},
+    ],
+)
+def test_reward_shaping_that_may_become_too_long_is_refused(shaping: Mapping[str, object]) -> None:
     with pytest.raises(EnvError, match=r"reward shaping is too large: \d+ characters of JSON.* 16384 are possible"):
-        SharedRewardShaping(1).set(0, {"a": MANY, "b": MANY})
+        SharedRewardShaping(1).set(0, shaping)
