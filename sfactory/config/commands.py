@@ -16,7 +16,7 @@ from sfactory.config.argv import say_arguments, scan
 from sfactory.config.field import flag
 from sfactory.config.flags import Flag, assigned, config_of, did_you_mean, flags_of, shown
 from sfactory.config.help_text import called_as, command_help
-from sfactory.config.saved_config import run_dirs
+from sfactory.config.saved_config import PAGE_NAME, run_dirs
 from sfactory.config.sections.sampling import WrapperConfig
 from sfactory.config.validation import find_problems, value_problem
 from sfactory.errors import ConfigError
@@ -317,7 +317,7 @@ def read_page_line(argv: Sequence[str]) -> Page:
     settings = _PAGE.read(argv[count:], problems)
     runs = tuple(run_dirs(argv[:count], settings.train_dir))
     folder = runs[0] if len(runs) == 1 else Path()
-    out = Path(settings.out) if settings.out else folder / "report.html"
+    out = Path(settings.out) if settings.out else folder / PAGE_NAME
     return Page(runs, None if settings.serve else out, settings.port)
 
 

@@ -32,9 +32,9 @@ from sfactory.config.schema import (
 )
 from sfactory.errors import ConfigError, ResourceError
 
-# In the folder of a run: its flags, sessions, rows, result, a copy of what is printed, and videos of evaluations.
+# In the folder of a run: its flags, sessions, rows, result, a copy of what is printed, videos of evaluations, its page.
 CONFIG_NAME, RUN_NAME, METRICS_NAME = "config.json", "run.json", "metrics.jsonl"
-SUMMARY_NAME, LOG_NAME, VIDEOS_NAME = "summary.json", "sf_log.txt", "videos"
+SUMMARY_NAME, LOG_NAME, VIDEOS_NAME, PAGE_NAME = "summary.json", "sf_log.txt", "videos", "report.html"
 FORMAT_VERSION = 1
 SAVED_RUN = "saved run"  # the source of what a resumed run takes over
 PRINTED = "printed"  # true in what ``config_json`` makes, whose defaults may depend on the env

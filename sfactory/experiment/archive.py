@@ -1,9 +1,10 @@
 """Moves an earlier run of the same name out of the way of a new one; undoes what a start that fails has changed.
 
 NOTE [Nothing is deleted]: only a run that an earlier overwrite moved is ever removed, file by file, and only if its
-folder holds nothing but files that sfactory wrote for a run of this name. One that has trained is removed only for
-another one that has, and only once the run that replaces both has a checkpoint. A folder with anything else in it, a
-run that was resumed under its new name, or one in use stays, and the new folder gets another number.
+folder holds nothing but what training, plots and the page of a run of this name have written. One that has trained is
+removed only for another one that has, and only once the run that replaces both has a checkpoint. A folder with anything
+else in it (a file of the user, a video of enjoy, what a tracker keeps), a run that was resumed under its new name, or
+one in use stays, and the new folder gets another number.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from typing import Literal
 
 from sfactory import atomic
 from sfactory.checkpoint.directory import MILESTONES, is_checkpoint
-from sfactory.config.saved_config import CONFIG_NAME, METRICS_NAME, RUN_NAME, SUMMARY_NAME, VIDEOS_NAME
+from sfactory.config.saved_config import CONFIG_NAME, METRICS_NAME, PAGE_NAME, RUN_NAME, SUMMARY_NAME, VIDEOS_NAME
 from sfactory.errors import Refused, RunDirError
 from sfactory.experiment.run_dir import LOCK_NAME, RunDir, numbered, trained_checkpoints
+from sfactory.learner.diagnostics import EVIDENCE_FILE
 
 _CHECKPOINTS = re.compile(r"checkpoint_p\d+")
 _UNFINISHED = re.compile(r"\.tmp-\d+-[0-9a-f]{12}")
 _WRITTEN = re.compile(
-    "|".join(map(re.escape, (CONFIG_NAME, RUN_NAME, METRICS_NAME, SUMMARY_NAME)))
+    "|".join(map(re.escape, (CONFIG_NAME, RUN_NAME, METRICS_NAME, SUMMARY_NAME, PAGE_NAME)))
     + r"|run\.json\.unreadable(\d{4})?|sf_log[^/]*\.txt"
     r"|matches\.json|population\.jsonl?|population\.(svg|png)|git(_[0-9a-f]{16})?\.diff|events\.out\.tfevents\.[^/]+"
 )
@@ -186,7 +188,7 @@ def _cleared(folder: Path, experiment: str) -> str | None:
                 folders += [Path(where, name) for name in inside]
             foreign = next((entry for entry in (*files, *folders) if not _written_here(entry, folder)), None)
             if foreign is not None:
-                return f"{foreign} is not sfactory's"
+                return f"{foreign} may be needed; only what training, plots and pages of runs write is removed"
             # The files that identify the run go last, so that an interrupted removal can be continued.
             for file in sorted(files, key=lambda entry: (entry.name == LOCK_NAME, entry.name == CONFIG_NAME)):
                 file.unlink()
@@ -211,7 +213,7 @@ def _was_run_of(folder: Path, experiment: str) -> bool:
 
 
 def _written_here(entry: Path, folder: Path) -> bool:
-    """Whether ``entry``, anywhere below ``folder``, is a file or folder that a run writes there."""
+    """Whether ``entry``, anywhere below ``folder``, is what training, a plot or the page of a run writes there."""
     *parents, name = entry.relative_to(folder).parts
     mode = entry.lstat().st_mode
     if _FOLDERS.fullmatch("/".join((*parents, name))):
@@ -221,7 +223,8 @@ def _written_here(entry: Path, folder: Path) -> bool:
     if not stat.S_ISREG(mode):
         return False
     if parents:
-        return _holds_checkpoints(parents) and (is_checkpoint(name) or _UNFINISHED.fullmatch(name) is not None)
+        is_own = is_checkpoint(name) or _UNFINISHED.fullmatch(name) or (name == EVIDENCE_FILE and len(parents) == 1)
+        return _holds_checkpoints(parents) and bool(is_own)
     return name == LOCK_NAME or any(pattern.fullmatch(name) for pattern in (_WRITTEN, _UNFINISHED))
 
 

@@ -24,13 +24,14 @@ def fill(path: Path, mark: str, experiment: str = "exp") -> None:
     path.mkdir(parents=True, exist_ok=True)
     write_config(path, config_of({"env": mark, "experiment": experiment}), {})
     names = "metrics.jsonl summary.json sf_log.txt git.diff git_0123456789abcdef.diff run.json matches.json"
-    names += " population.json"
+    names += " population.json population.jsonl population.svg report.html"
     write_files(path, dict.fromkeys(names.split(), mark))
     (path / "events.out.tfevents.1700000000.host.1").write_bytes(b"\0")
     (path / "policy_0").mkdir(exist_ok=True)
     (path / "policy_0" / "events.out.tfevents.1700000000.host.1").write_bytes(b"\0")
     (path / ".tmp-12-0123456789ab").write_bytes(b"half")
     write_files(path / "videos", dict.fromkeys(("eval_000000000100.mp4", "eval_000000000100.gif"), mark))
+    write_files(path / "checkpoint_p0", {"diverged_batch.pt": mark})
     directory = CheckpointDir(path / "checkpoint_p0", keep=2)
     payload = {"w": torch.ones(2)}
     directory.save(payload, 2, 200)
@@ -159,8 +160,10 @@ def test_an_overwritten_run_replaces_the_one_before_unless_that_is_in_use(tmp_pa
 @pytest.mark.parametrize(
     "place",
     [
+        "replay.mp4",
         "videos/1.mp4",
         "checkpoint_p0/mine.pth",
+        "checkpoint_p0/milestones/diverged_batch.pt",
         "checkpoint_p0/milestones/mine/a.txt",
         "checkpoint_p0/checkpoint_000000001_100.pth/inner",
         "git_mine.diff",
