@@ -113,7 +113,7 @@ class Observers:
         """observers: by the names used in errors. interrupts: lets a second signal interrupt an observer that hangs."""
         self._observers = dict(observers or {})
         self._interrupts = interrupts
-        self._begun = False
+        self._begun = set[str]()  # those whose on_init was called, and neither refused the run nor was interrupted
         self.enough = False  # an observer has ended the run by its answer to a report
         self._failure: ObserverFailed | None = None
 
@@ -139,6 +139,11 @@ class Observers:
         return bool(self._observers)
 
     @property
+    def have_begun(self) -> bool:
+        """Whether ``end`` has observers to end."""
+        return bool(self._begun)
+
+    @property
     def take_episodes(self) -> bool:
         """Whether any of them looks at single episodes."""
         return any(map(_takes_episodes, self._observers.values()))
@@ -149,9 +154,10 @@ class Observers:
         return self._failure is not None or self.enough
 
     def begin(self, facts: RunFacts) -> None:
-        """Call ``on_init``."""
-        self._begun = True
-        self._call_all("on_init", lambda observer: observer.on_init(facts))
+        """Call ``on_init``. Raises what an observer raises to refuse the run; those after it have not begun."""
+        for name, observer in list(self._observers.items()):
+            self._call(name, "on_init", partial(observer.on_init, facts))
+            self._begun.add(name)
 
     def on_start(self) -> None:
         """Call ``on_start``."""
@@ -186,9 +192,10 @@ class Observers:
         self._call_all("on_video", lambda observer: observer.on_video(path, env_steps))
 
     def end(self, outcome: Outcome) -> Outcome:
-        """Call ``on_stop`` if ``begin`` was called; returns the outcome, which a failed observer changes."""
+        """Call ``on_stop`` of those that have begun; returns the outcome, which a failed observer changes."""
         if not self._begun:
             return outcome
+        self._observers = {name: observer for name, observer in self._observers.items() if name in self._begun}
         if self._failure is not None and outcome.error is not None:
             _log.error("%s", self._failure)
         outcome = dataclasses.replace(self._with_failure(outcome), stopped_early=self.enough)

@@ -20,7 +20,16 @@ from sfactory.config.saved_config import OF_NEW_RUNS, SAVED_RUN, SUMMARY_NAME, w
 from sfactory.config.schema import Config
 from sfactory.config.task_defaults import depends_on_step_time
 from sfactory.env.factory import EnvFactory
-from sfactory.errors import MOST_OF_REPORT, CannotSaveError, CheckpointError, ConfigError, clean
+from sfactory.errors import (
+    MOST_OF_REPORT,
+    CannotSaveError,
+    CheckpointError,
+    ConfigError,
+    Refused,
+    SFactoryError,
+    clean,
+    named,
+)
 from sfactory.experiment.archive import EarlierRun
 from sfactory.experiment.resume import Resumed, summary_of
 from sfactory.experiment.run_dir import RunDir
@@ -115,9 +124,11 @@ class Session:
                 saved_env_steps = None if resumed is None else resumed.env_steps
                 summary = summary_of(self._config, resumed, "interrupted")
                 outcome = Outcome("interrupted", summary, None, saved_env_steps)
-            except BaseException:
+            except BaseException as error:
                 if self.has_begun:
                     run_dir.write_run_json("failed", argv=self._arguments, seed=self._seed)
+                if observers.have_begun:
+                    self._end_observers(observers, error, run_dir, resumed)
                 console.close()
                 raise
             return self._conclude(outcome, observers, run_dir, earlier, console)
@@ -234,6 +245,18 @@ class Session:
             self._resolved, plan = dataclasses.replace(resolved, config=tuned.config, sources=sources), tuned.plan
         self._started_at = now()  # the time to the first step counts from the end of the trials
         return plan
+
+    def _end_observers(
+        self, observers: Observers, error: BaseException, run_dir: RunDir, resumed: Resumed | None
+    ) -> None:
+        """End the observers of a session that ends with ``error``, and without an outcome."""
+        self._interrupts.raising = False  # as at any other end
+        if not isinstance(error, Refused):  # it may have trained
+            with contextlib.suppress(SFactoryError, OSError):
+                resumed = Resumed.from_checkpoint(run_dir, self._config) or resumed
+        cause = error if isinstance(error, SFactoryError) else SFactoryError(named(error))
+        saved_env_steps = 0 if resumed is None else resumed.env_steps
+        observers.end(Outcome("failed", summary_of(self._config, resumed, "failed"), cause, saved_env_steps))
 
     def _conclude(
         self, ended: Outcome, observers: Observers, run_dir: RunDir, earlier: EarlierRun, console: Console

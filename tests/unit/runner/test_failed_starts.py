@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,15 +13,17 @@ import torch
 from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.config.resolve import read_command_line
 from sfactory.env.factory import EnvFactory
-from sfactory.errors import ConfigError, WorkerDied
+from sfactory.errors import ConfigError, SFactoryError, WorkerDied
 from sfactory.experiment.run_dir import saved_env_steps
 from sfactory.experiment.summary import Outcome
+from sfactory.pbt.state import STATE_NAME
 from sfactory.planning.env_probe import Probed, examine
 from sfactory.process.signals import Interrupts
 from sfactory.process.spawn import Spawner
 from sfactory.report.observers import Observer, RunFacts
 from sfactory.runner import session
-from sfactory.runner.serial import SerialSampling
+from sfactory.runner.serial import SerialExecutor, SerialSampling
+from tests.support.files import write_files
 
 ENV = "--env=sfactory_envs.synthetic.bandit:Bandit"
 FLAGS = "--serial_mode=True --device=cpu --task_defaults=False --num_workers=1 --num_envs_per_worker=2 --rollout=8"
@@ -32,6 +35,19 @@ class Refusing(Observer):
 
     def on_init(self, facts: RunFacts) -> None:
         raise ConfigError(["no account"])
+
+
+class Ended(Observer):
+    """Writes down how its session began and ended."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def on_init(self, facts: RunFacts) -> None:
+        self.calls.append("on_init")
+
+    def on_stop(self, outcome: Outcome) -> None:
+        self.calls.append(f"{outcome.status} at {outcome.summary.env_steps}: {outcome.error}")
 
 
 @pytest.fixture(autouse=True)
@@ -100,6 +116,43 @@ def test_a_new_run_that_is_refused_leaves_no_flags(tmp_path: Path) -> None:
         start(tmp_path, ENV, observing={"account": Refusing()})
 
     assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_observers_that_have_begun_are_ended_where_a_later_one_refuses_the_run(tmp_path: Path) -> None:
+    start(tmp_path, ENV, "--train_for_env_steps=32")
+    first, last = Ended(), Ended()
+
+    with pytest.raises(ConfigError, match="no account"):
+        start(tmp_path, ENV, "--train_for_env_steps=64", observing={"a": first, "b": Refusing(), "c": last})
+
+    assert first.calls == ["on_init", "failed at 32: no account"]
+    assert not last.calls
+
+
+def test_observers_are_ended_where_a_population_cannot_be_read(tmp_path: Path) -> None:
+    write_files(tmp_path / "run", {STATE_NAME: "{"})
+    observer = Ended()
+
+    with pytest.raises(SFactoryError, match=STATE_NAME) as refused:
+        start(tmp_path, ENV, "--with_pbt=True", "--num_policies=2", observing={"a": observer})
+
+    assert observer.calls == ["on_init", f"failed at 0: {refused.value}"]
+
+
+def test_observers_are_ended_after_an_error_that_was_not_expected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    observer, before = Ended(), SerialExecutor._finish
+
+    def broken(*given: Any) -> Outcome:
+        before(*given)
+        raise RuntimeError("something is off")
+
+    monkeypatch.setattr(SerialExecutor, "_finish", broken)
+    with pytest.raises(RuntimeError, match="something is off"):
+        start(tmp_path, ENV, "--train_for_env_steps=32", observing={"a": observer})
+
+    assert observer.calls == ["on_init", "failed at 32: RuntimeError: something is off"]
 
 
 def test_a_start_from_an_older_checkpoint_that_fails_before_it_trained_sets_none_aside(
