@@ -386,13 +386,13 @@ class Learner:
 def _agreement_of(learner: Learner, flat: FlatState, ranks: Ranks, waits: bool) -> Agreement | None:
     """``waits``: see Apart."""
     trainer, control = learner.trainer, learner.control
-    stop, seconds = lambda: control.stop, lambda: learner.progress.train_seconds
+    stop, seconds, has_enough = lambda: control.stop, lambda: learner.progress.train_seconds, lambda: control.has_enough
     if ranks.world == 1:
         return None
     if (averaging := trainer.averaging) is None:
-        return Agreement(ranks, stop, seconds, lambda: zlib.crc32(flat.to_host().data))
+        return Agreement(ranks, stop, seconds, lambda: zlib.crc32(flat.to_host().data), None, has_enough)
     updates = trainer.learner.num_epochs * trainer.learner.num_batches_per_epoch
     datasets = math.ceil(trainer.learner.sync_every / updates)
     give, join = partial(learner.give, averaging), partial(learner.join, averaging)
     apart = Apart(datasets, give, averaging.exchange, join, waits)
-    return Agreement(ranks, stop, seconds, averaging.checksum, apart)
+    return Agreement(ranks, stop, seconds, averaging.checksum, apart, has_enough)

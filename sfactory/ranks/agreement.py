@@ -17,6 +17,7 @@ from sfactory.system.background import in_background
 _CHECK_EVERY = 100  # meetings
 _WAIT_S = 4.0  # for other ranks, after a stop: main allows a learner 8 s to save
 _OWN_STOP_S = 2.0  # torchrun sends one signal to a process after the other
+_ENOUGH = "an observer has ended the run"
 
 
 @dataclass(frozen=True)
@@ -48,14 +49,19 @@ class Agreement:
         train_seconds: Callable[[], float],
         checksum: Callable[[], int],
         apart: Apart | None = None,
+        has_enough: Callable[[], bool] = lambda: False,
     ) -> None:
-        """stop: the order of main, as ``Stop``. checksum: of the weights, which has to be equal on all ranks."""
+        """stop: the order of main, as ``Stop``. checksum: of the weights, which has to be equal on all ranks.
+
+        has_enough: whether that order is an observer's, and ends all ranks as a limit does.
+        """
         self._ranks, self._stop, self._own_seconds, self._checksum = ranks, stop, train_seconds, checksum
         self._meetings, self._patience = 0, Deadline(float("inf"))
-        self._apart = apart
+        self._apart, self._has_enough = apart, has_enough
         self._opened = self._due = 0  # datasets since the last meeting began; how many there are until the next one
         self._under_way: Future[list[Any]] | None = None  # a meeting in another thread
         self.end, self.train_seconds = "", 0.0
+        self._ends_in_order = True  # there is no reason to end, or an observer alone
 
     def may_open(self, is_ready: bool, failure: str) -> bool:
         """Meet the others if a dataset ``is_ready``, or this rank wants to end; whether all open their next dataset.
@@ -64,7 +70,9 @@ class Agreement:
         that wait for each other then need no other dataset that is ready, as it is to be collected with the mean.
         failure: of a hook, after which this rank wants to end. Raises RankLost, and LearnerFailed if weights differ.
         """
-        wish = failure or ("it was stopped" if self._stop() else "")
+        wish = failure
+        if not wish and self._stop():
+            wish = _ENOUGH if self._has_enough() else "it was stopped"
         must_meet = bool(wish) or self._ranks.is_called
         if wish:  # also during a meeting, to which others may come late
             self._ranks.call()
@@ -121,11 +129,17 @@ class Agreement:
             self._apart.join(counts)
         # Only now: what they let end is saved, and must be of all ranks.
         self.train_seconds = max(seconds)
-        self.end = next((f"rank {rank}: {text}" for rank, text in enumerate(wishes) if text), "")
+        reasons = [(rank, text) for rank, text in enumerate(wishes) if text]
+        reasons.sort(key=lambda each: each[1] == _ENOUGH)  # any other reason comes first
+        self.end = next((f"rank {rank}: {text}" for rank, text in reasons), "")
+        self._ends_in_order = all(text == _ENOUGH for _, text in reasons)
 
     def require_own_end(self) -> None:
-        """Raise RankLost if the run ends for another rank alone, or one has died since; call it once all is saved."""
-        if not self.end:
+        """Raise RankLost if the run ends for another rank alone, or one has died since; call it once all is saved.
+
+        As at a limit, none is asked for if an observer has ended the run.
+        """
+        if self._ends_in_order:
             return
         self._meet_at_the_end()
         patience = Deadline(_OWN_STOP_S)

@@ -151,7 +151,12 @@ class Observers:
     @property
     def over(self) -> bool:
         """True once the session must end, because an observer has failed or ended it."""
-        return self._failure is not None or self.enough
+        return self.failed or self.enough
+
+    @property
+    def failed(self) -> bool:
+        """Whether one of them has failed, and so the session has."""
+        return self._failure is not None
 
     def begin(self, facts: RunFacts) -> None:
         """Call ``on_init``. Raises what an observer raises to refuse the run; those after it have not begun."""

@@ -89,4 +89,8 @@ class ParallelExecutor(Executor):
         self._idle_policies.look()
         if self._pbt_driver is not None:
             self._pbt_driver.look()
-        return self._context.observers.over or (self._pbt_driver is not None and self._pbt_driver.failure is not None)
+        observers, control = self._context.observers, self._shared.control
+        failed = observers.failed or (self._pbt_driver is not None and self._pbt_driver.failure is not None)
+        if observers.enough and not failed and not control.stopping:
+            control.tell_enough()
+        return observers.enough or failed

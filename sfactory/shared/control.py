@@ -31,14 +31,16 @@ class Stop(IntEnum):
 
 class Control:
     """Stop orders to all processes, and of each policy the objective, by which learners find their best weights, and
-    the number of its episodes, which checkpoints hold."""
+    the number of its episodes, which checkpoints hold. has_enough: a stop is an observer's, and ends as a limit does.
+    """
 
     def __init__(self, num_policies: int) -> None:
+        one = TensorSpec((1,), "int64")
         of_each = {
             "objective": TensorSpec((num_policies,), "float64"),
             "episodes": TensorSpec((num_policies,), "int64"),
         }
-        self.__setstate__(SharedArrays("control", {"stop": TensorSpec((1,), "int64"), **of_each}))
+        self.__setstate__(SharedArrays("control", {"stop": one, "has_enough": one, **of_each}))
         self._shared["objective"][:] = float("-inf")
 
     def __getstate__(self) -> SharedArrays:
@@ -59,6 +61,14 @@ class Control:
     def order_stop(self, stop: Stop) -> None:
         """Order a stop; an order can only become stricter."""
         self._stop[0] = max(int(self._stop[0]), int(stop))
+
+    @property
+    def has_enough(self) -> bool:
+        return bool(self._shared["has_enough"][0])
+
+    def tell_enough(self) -> None:
+        """Say that the stop that comes next is as at a limit, so that other ranks are done, too."""
+        self._shared["has_enough"][0] = 1
 
     def tell_objective(self, policy: int, objective: float) -> None:
         """Send the mean of ``save_best_metric`` over the last stats_avg episodes to the learner of ``policy``."""

@@ -121,6 +121,18 @@ def test_signals_save_and_end_ranks_and_any_number_of_them_goes_on(run_trainer: 
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("apart", [1, 20])
+def test_an_observer_ends_all_ranks_as_a_limit_does(run_trainer: RunTrainer, apart: int) -> None:
+    flags = {**RANKS, "after_train_step": None, "sync_every": apart, "train_for_env_steps": ENDLESS}
+    run = run_trainer(TORCHRUN, **flags, observers=("tests.support.hooks:EndsInTraining",))
+
+    assert run.wait(within(120.0)) == ExitCode.DONE
+    run.assert_all_gone(CLEAN_S)
+    assert run.result()["status"] == "done"
+    assert run.saved_env_steps() == run.result()["env_steps"] > 0
+
+
+@pytest.mark.long
 def test_what_every_rank_refuses_is_refused(run_trainer: RunTrainer) -> None:
     run = run_trainer(**{**BY_FLAG, "after_train_step": None}, env_kwargs={"nonsense": 1})
 

@@ -104,6 +104,13 @@ class EndsWhenSolved(Observer):
         return (row["train/best_episode_return_mean"] or 0.0) < SOLVED
 
 
+class EndsInTraining(Observer):
+    """Ends a run at the first report with updates."""
+
+    def on_report(self, row: Mapping[str, float | None]) -> bool | None:
+        return not row["perf/updates"]
+
+
 class FailsInTraining(Observer):
     def on_training_step(self, progress: Progress) -> None:
         if progress.updates >= FAIL_AT:

@@ -67,6 +67,27 @@ def test_all_end_with_one_whose_hook_failed_and_say_so() -> None:
         agreement.require_own_end()
 
 
+def test_all_end_as_at_a_limit_with_one_whose_observer_has_ended_the_run() -> None:
+    first = Scripted(("", 1.0, 7), ("", 1.0, 7))
+    ending = Agreement(first, lambda: 1, lambda: 1.0, lambda: 7, has_enough=lambda: True)
+    assert not ending.may_open(False, "")
+    assert ending.end
+    ending.require_own_end()
+    word = str(first.said[0][0])
+
+    hearing = Agreement(Scripted((word, 1.0, 7)), lambda: 0, lambda: 1.0, lambda: 7)
+    assert not hearing.may_open(True, "")
+    assert hearing.end == f"rank 1: {word}"
+    hearing.require_own_end()
+
+    with_another_reason = Agreement(Scripted((word, 1.0, 7)), lambda: 0, lambda: 1.0, lambda: 7)
+    assert not with_another_reason.may_open(True, "hook failed")
+    assert with_another_reason.end == "rank 0: hook failed"
+    others_failed = Agreement(Scripted(("hook failed", 1.0, 7)), lambda: 1, lambda: 1.0, lambda: 7, None, lambda: True)
+    assert not others_failed.may_open(True, "")
+    assert others_failed.end == "rank 1: hook failed"
+
+
 def test_unequal_weights_are_noticed() -> None:
     agreement = Agreement(Scripted(("", 1.0, 8)), lambda: 0, lambda: 1.0, lambda: 7)
 

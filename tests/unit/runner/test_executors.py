@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -14,6 +15,7 @@ import torch
 
 from sfactory.config.flags import config_of
 from sfactory.env.lifecycle import close_env
+from sfactory.errors import ObserverFailed
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
 from sfactory.planning.plan import plan_run
@@ -23,6 +25,7 @@ from sfactory.runner import serial
 from sfactory.runner.context import RunContext
 from sfactory.runner.parallel import ParallelExecutor
 from sfactory.runner.serial import SerialExecutor, SerialSampling
+from sfactory.shared.control import Stop
 from tests.support.one_process import context_in
 from tests.support.parts import VECTOR
 
@@ -56,6 +59,31 @@ def test_metrics_are_written_even_if_children_cannot_be_started(
 
     (events,) = tmp_path.glob("*/events.out.tfevents.*")
     assert events.stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("signals", "failed", "as_at_a_limit"), [(0, False, True), (0, True, False), (1, False, False)]
+)
+def test_learners_are_to_end_as_at_a_limit_only_if_an_observer_alone_ends_the_run(
+    signals: int,
+    failed: bool,
+    as_at_a_limit: bool,
+    tmp_path: Path,
+    interrupts: Interrupts,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(RunDir, "lost", False)
+    context = context_of(tmp_path, interrupts)
+    executor = ParallelExecutor(context)
+    control, context.observers.enough = executor._shared.control, True
+    if failed:
+        context.observers._failure = ObserverFailed("no mail server")
+    control.order_stop(Stop(signals))
+
+    with contextlib.closing(executor._reporter):
+        assert executor._beat()
+
+    assert control.has_enough == as_at_a_limit
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt("a timer"), GeneratorExit(), TimeoutError("a timer")])
