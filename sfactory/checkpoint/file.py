@@ -70,6 +70,7 @@ def commit(path: Path, payload: Mapping[str, Any], train_step: int, env_steps: i
                 "replaces": None if replaced is None else asdict(replaced),  # valid until the new payload is renamed
                 "train_step": train_step,
                 "env_steps": env_steps,
+                "run_env_steps": payload.get("run_env_steps", env_steps),  # those that no other policy counts
                 "sfactory": __version__,
                 "torch": str(torch.__version__),
                 "python": platform.python_version(),

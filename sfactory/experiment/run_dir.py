@@ -236,12 +236,23 @@ def trained_checkpoints(run_dir: Path) -> set[str]:
 
 
 def saved_env_steps(run_dir: Path) -> int:
-    """Env steps of the newest checkpoints of all policies, by their names; nothing is loaded. 0 if there are none."""
-    newest: dict[Path, int] = {}
+    """Env steps of the run in the newest checkpoints of all policies; nothing is loaded. 0 if there are none.
+
+    Each counts once, as sidecars say. Those of older versions do not: then a policy counts all in which it took part.
+    """
+    newest: dict[Path, tuple[int, Path]] = {}
     for path in run_dir.glob("checkpoint_p*/checkpoint_*_*.pth"):
         steps = path.stem.rpartition("_")[2]
-        newest[path.parent] = max(newest.get(path.parent, 0), int(steps) if steps.isdecimal() else 0)
-    return sum(newest.values())
+        found = int(steps) if steps.isdecimal() else 0, path
+        newest[path.parent] = max(newest.get(path.parent, found), found)
+    return sum(_counted_env_steps(path, steps) for steps, path in newest.values())
+
+
+def _counted_env_steps(checkpoint: Path, steps: int) -> int:
+    """Env steps that the policy of a checkpoint counts for its run; ``steps``, in which it took part, if unknown."""
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, OverflowError):
+        return int(atomic.read_json(checkpoint.with_name(f"{checkpoint.name}.json"))["run_env_steps"])
+    return steps
 
 
 def shown_env_steps(run_dir: Path) -> int:

@@ -17,9 +17,11 @@ import numpy as np
 import pytest
 
 from sfactory import __version__
+from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.errors import CannotSaveError, RunDirError
-from sfactory.experiment.run_dir import RunDir, keep_unreadable
+from sfactory.experiment.run_dir import RunDir, keep_unreadable, saved_env_steps
 from sfactory.process.signals import Interrupted, Interrupts
+from tests.support.files import write_files
 from tests.support.source import ROOT
 
 HOLD = """
@@ -213,3 +215,16 @@ def test_each_record_that_cannot_be_read_is_kept(tmp_path: Path) -> None:
         "run.json.unreadable0001": "{second",
         "run.json.unreadable0002": "{third",
     }
+
+
+def test_saved_steps_are_those_of_the_run_which_policies_of_one_env_take_together(tmp_path: Path) -> None:
+    for policy, counted_by_it in enumerate((1000, 0)):
+        directory = CheckpointDir(tmp_path / f"checkpoint_p{policy}", keep=2)
+        directory.save({"run_env_steps": counted_by_it // 2}, 5, 500)
+        directory.save({"run_env_steps": counted_by_it}, 10, 1000)
+    assert saved_env_steps(tmp_path) == 1000
+
+    for record in ("{}", "{", '{"run_env_steps": Infinity}'):  # such as an older version has written, and damaged ones
+        write_files(tmp_path / "checkpoint_p1", {"checkpoint_000000010_1000.pth.json": record})
+        assert saved_env_steps(tmp_path) == 2000
+    assert saved_env_steps(tmp_path / "other") == 0
