@@ -113,7 +113,7 @@ class Observers:
         """observers: by the names used in errors. interrupts: lets a second signal interrupt an observer that hangs."""
         self._observers = dict(observers or {})
         self._interrupts = interrupts
-        self._begun = set[str]()  # those whose on_init was called, and neither refused the run nor was interrupted
+        self._begun = set[str]()  # those with an on_init that has returned or failed, but not refused the run
         self.enough = False  # an observer has ended the run by its answer to a report
         self._failure: ObserverFailed | None = None
 
