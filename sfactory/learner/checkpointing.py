@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -151,15 +151,6 @@ def take_over(payload: dict[str, Any], where: str, trainer: Trainer) -> None:
     trainer.coefficients.restore(payload.get("coefficients", payload))
 
 
-def add_up(trainer: Trainer, progress: Progress, counts: Sequence[Sequence[int]]) -> None:
-    """Take over the mean weights, and add up the steps. counts: of each rank, see Learner.give."""
-    assert trainer.averaging is not None
-    trainer.averaging.join()
-    train_steps, agent_steps, env_steps, run_env_steps = zip(*counts, strict=True)
-    trainer.train_step = trainer.averaging.train_step = max(train_steps)
-    progress.add(Learned(fresh=sum(agent_steps), env_steps=sum(env_steps), run_steps=sum(run_env_steps)), Learned())
-
-
 def _weights(trainer: Trainer) -> dict[str, Any]:
     """Weights of all networks and the state of the optimizer, by the keys of a payload."""
     others = {"target": trainer.target, "auxiliary": trainer.auxiliary}
@@ -221,6 +212,7 @@ class Checkpointer:
         self._next_milestone = self._next_snapshot = math.inf
         self._resumed_at: tuple[int, int] | None = None  # train step and env steps
         self._has_latest = False  # without one, a resumed run continues from the best policy
+        self._went_back = False  # to another kind than the latest, which a resume would go on from
         self._plan_milestone()
 
     def load(self) -> bool:
@@ -236,7 +228,7 @@ class Checkpointer:
             self._resumed_at = self.trainer.train_step, self.progress.env_steps
             self.progress.best_objective = self._best_on_disk()
             self._row.set("saved_env_steps", self.progress.run_env_steps)
-            self._has_latest = True
+            self._has_latest, self._went_back = True, kind != "latest"
             self._plan_milestone()
         return loaded is not None
 
@@ -261,6 +253,11 @@ class Checkpointer:
             model.load_state_dict(own)
         if not self._pool.newest():
             self._save_milestone()
+
+    @property
+    def choice_is_due(self) -> bool:
+        """Whether to save what the policy went back to although it has learned nothing, as other policies have."""
+        return self._went_back and self.setup.shared.others_have_learned(self.setup.policy)
 
     def save_first(self) -> None:
         """Save unless there is a checkpoint: a policy that does not learn stays the same when it is resumed."""
@@ -291,6 +288,8 @@ class Checkpointer:
                 log.info("%d updates since the last mean of all ranks are dropped", dropped)
         is_as_loaded = self._resumed_at == (self.trainer.train_step, self.progress.env_steps)
         if is_as_loaded and not self.setup.config.population.with_pbt:  # which copies weights of others
+            if self.choice_is_due:
+                self.save()
             return  # those that were saved after it, if it is an older one, are set aside once more is learned
         objective = self._record_objective()
         with self._row.saving():
@@ -305,7 +304,7 @@ class Checkpointer:
             with self._row.saving():
                 self._directory.save(payload, self.trainer.train_step, self.progress.env_steps)
             self._row.set("saved_env_steps", self.progress.run_env_steps)
-            self._has_latest = True
+            self._has_latest, self._went_back = True, False
 
     def save_copy(self, folder: Path) -> None:
         """Save the training into another folder, too, where the newest two stay; raises as ``save``."""
@@ -313,7 +312,7 @@ class Checkpointer:
             CheckpointDir(folder, keep=2).save(self._payload(), self.trainer.train_step, self.progress.env_steps)
 
     def _save_latest_if_due(self) -> None:
-        if not self._save_due.left:
+        if self._went_back or not self._save_due.left:
             self.save()
             self._save_due.due()
 

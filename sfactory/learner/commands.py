@@ -31,6 +31,11 @@ class CommandExecutor:
         """The command that has not been executed yet, if any."""
         return self._commands.waiting(self._setup.policy)
 
+    @property
+    def is_due(self) -> bool:
+        """Whether there is something to do although no dataset comes: a command, or a save."""
+        return self.waiting is not None or self._checkpointer.choice_is_due
+
     def execute_waiting(self) -> bool:
         """Execute and answer the waiting command; False if there is none."""
         command = self.waiting

@@ -1,10 +1,10 @@
-"""Starting weights: of another run (``--init_from=RUN[:POLICY[:KIND]]``), whole or by parts, or of the first rank."""
+"""Weights from elsewhere: of another run (``--init_from=RUN[:POLICY[:KIND]]``), of the first rank, or means of ranks."""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -17,6 +17,7 @@ from sfactory.config.saved_config import CONFIG_NAME, checkpoint_folder
 from sfactory.config.schema import PARTS, Config
 from sfactory.errors import ConfigError
 from sfactory.learner.checkpointing import Progress, SavedState, payload_of, restore
+from sfactory.learner.train_stats import Learned
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.normalizer import RunningNormalizer
@@ -123,3 +124,12 @@ def share(trainer: Trainer, progress: Progress, ranks: Ranks) -> None:
     if trainer.averaging is not None:
         trainer.averaging.begin()
         trainer.averaging.train_step = trainer.train_step
+
+
+def add_up(trainer: Trainer, progress: Progress, counts: Sequence[Sequence[int]]) -> None:
+    """Take over the mean weights, and add up the steps. counts: of each rank, see Learner.give."""
+    assert trainer.averaging is not None
+    trainer.averaging.join()
+    train_steps, agent_steps, env_steps, run_env_steps = zip(*counts, strict=True)
+    trainer.train_step = trainer.averaging.train_step = max(train_steps)
+    progress.add(Learned(fresh=sum(agent_steps), env_steps=sum(env_steps), run_steps=sum(run_env_steps)), Learned())

@@ -21,10 +21,10 @@ from sfactory.config.task_defaults import why_not_recorded
 from sfactory.errors import DivergedError, RankLost, SFactoryError
 from sfactory.learner.auxiliary import make_auxiliary
 from sfactory.learner.batch import Batch
-from sfactory.learner.checkpointing import Checkpointer, Progress, add_up
+from sfactory.learner.checkpointing import Checkpointer, Progress
 from sfactory.learner.commands import CommandExecutor
 from sfactory.learner.hooks import Hooks
-from sfactory.learner.initial_weights import begin_with_weights, share
+from sfactory.learner.initial_weights import add_up, begin_with_weights, share
 from sfactory.learner.minibatches import Dataset
 from sfactory.learner.setup import LearnerSetup
 from sfactory.learner.staging import Columns
@@ -294,9 +294,11 @@ class Learner:
                 self._write_row()
 
     def execute_command(self) -> None:
-        """Execute a command that waits, if any; for the time in which no dataset comes."""
-        if self.commands.waiting is not None:
+        """Execute a command that waits, and save if that is due; for the time in which no dataset comes."""
+        if self.commands.is_due:
             with self._changing_model():
+                if self.checkpointer.choice_is_due:
+                    self.checkpointer.after_dataset()
                 if not self.finished and self.commands.execute_waiting():
                     self._write_row()
 

@@ -94,9 +94,10 @@ class LearnerWorker:
             threads.start("rings", self._take_turns)
 
     def drain(self) -> None:
-        """``discard`` until a stop is ordered."""
+        """``discard``, and execute commands, until a stop is ordered."""
         while not self._shared.control.stopping:
             self.discard(BLOCK_S)
+            self._learner.execute_command()
 
     def discard(self, timeout: float) -> None:
         """Free announced slots although nothing more is learned, so that others are not held up."""

@@ -258,7 +258,7 @@ class SerialExecutor(Executor):
         elif worker.assemble(0):
             with self._watch.paused(), _threads(self._context.config.learner.learner_num_threads or 1):
                 worker.learn()
-        elif learner.commands.waiting is not None:
+        if learner.commands.is_due:
             with self._watch.paused():
                 learner.execute_command()
 

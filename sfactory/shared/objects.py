@@ -114,6 +114,11 @@ class SharedObjects:
         """Whether the learner of ``policy`` has reached its limit, or does not learn."""
         return self.status.row(self.layout.learner_names[policy]).get("state") == State.DONE
 
+    def others_have_learned(self, policy: int) -> bool:
+        """Whether a learner of another policy has learned anything in this session."""
+        others = [name for name in self.layout.learner_names if name != self.layout.learner_names[policy]]
+        return any(self.status.row(name).get("datasets") for name in others)
+
     def inbox_of(self, name: str) -> Channel[ToActor] | Channel[ToPolicy]:
         """The channel that the actor or policy worker called ``name`` reads."""
         inboxes: list[Channel[ToActor] | Channel[ToPolicy]] = [*self.to_actors, *self.to_policies]

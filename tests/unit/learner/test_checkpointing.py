@@ -46,7 +46,7 @@ class LoneCheckpointer:
     def __init__(self, path: Path, **fields: Any) -> None:
         defaults = {"save_every_sec": NEVER, "save_best_every_sec": 0.0, "save_best_after": 0}
         self.trainer = trainer_for(tiny_model())
-        shared = SharedObjects(VECTOR, small_layout(evaluators=1), flat_bytes(self.trainer.model))
+        shared = SharedObjects(VECTOR, small_layout(evaluators=1, num_policies=2), flat_bytes(self.trainer.model))
         self.directory, self.control = CheckpointDir(path, keep=2), shared.control
         self.shared = shared
         self.progress = Progress(env_steps=100, agent_steps=300, run_env_steps=100)
@@ -294,6 +294,51 @@ def test_run_resumed_from_its_best_policy_has_to_beat_it(tmp_path: Path) -> None
     assert back.best() == Saved(1.0, 50.0)
     assert CheckpointDir(tmp_path, keep=2).load("milestone") is None
     assert len(list((tmp_path / "milestones").glob("set_aside_*.pth"))) == 1
+
+
+def went_back(path: Path) -> LoneCheckpointer:
+    """Of a run whose best policy is of train step 1, and the latest of step 2: it has loaded the best."""
+    earlier = LoneCheckpointer(path)
+    earlier.save_after(1.0, 50.0)
+    earlier.learn(2.0)
+    earlier.checkpointer.finish()
+    back = LoneCheckpointer(path, load_checkpoint_kind="best")
+    back.checkpointer.load()
+    return back
+
+
+def test_a_policy_that_went_back_and_learns_nothing_is_saved_once_another_has_learned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    back = went_back(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    back.checkpointer.save_first()
+    back.shared.status.row("sf-learner-0").add("datasets", 1)
+    back.checkpointer.finish()
+    assert not back.checkpointer.choice_is_due
+    assert sorted(tmp_path.iterdir()) == before
+    assert not caplog.records
+
+    back.shared.status.row("sf-learner-1").add("datasets", 1)
+    assert back.checkpointer.choice_is_due
+    back.checkpointer.finish()
+
+    assert not back.checkpointer.choice_is_due
+    again = LoneCheckpointer(tmp_path)
+    again.checkpointer.load()
+    assert again.trainer.train_step == 1
+    assert again.latest()["model"]["value_head.linear.weight"].unique().tolist() == [1.0]
+    assert [path.name for path in tmp_path.glob("set_aside_*.pth")] == ["set_aside_checkpoint_000000002_300.pth"]
+
+
+def test_the_first_dataset_after_going_back_is_saved_at_once(tmp_path: Path) -> None:
+    back = went_back(tmp_path)
+
+    for mark in (3.0, 4.0):
+        back.save_after(mark)
+
+    assert back.latest()["train_step"] == 2
+    assert back.latest()["model"]["value_head.linear.weight"].unique().tolist() == [3.0]
 
 
 def test_saved_steps_are_those_of_the_best_policy_without_a_latest_checkpoint(tmp_path: Path) -> None:

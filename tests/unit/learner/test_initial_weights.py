@@ -15,9 +15,11 @@ from sfactory.config.schema import CheckpointConfig, Config, OptimConfig, RunCon
 from sfactory.errors import CheckpointError, ConfigError
 from sfactory.learner.checkpointing import Progress, payload_of
 from sfactory.learner.initial_weights import begin_with_weights, initial_weights
+from sfactory.learner.learner_process import LearnerWorker
 from sfactory.learner.trainer import Trainer
 from sfactory.model.normalizer import RunningNormalizer
 from sfactory.model.parts import Freezer
+from sfactory.shared.control import Stop
 from sfactory.spec import EnvSpec
 from tests.support.equality import assert_same, changed, copied
 from tests.support.files import truncate
@@ -155,6 +157,32 @@ def test_a_policy_that_does_not_learn_warns_where_its_weights_come_from_no_run(
     assert theirs is not None
     assert own is not None
     assert_same(dict(own["model"]), dict(theirs["model"]))
+
+
+def test_a_policy_that_does_not_learn_and_went_back_is_saved_while_others_learn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = LoneLearner(tmp_path)
+    first.learning.checkpointer.save()
+    older = first.saved()
+    assert older is not None
+    first.learn()
+    first.learning.finish(save=True)
+    CheckpointDir(tmp_path / "checkpoint_p0", 2).save_best(older, 0, 0, metric=0.0)
+    frozen = LoneLearner(tmp_path, num_policies=2, train_policies=(1,), load_checkpoint_kind="best")
+    worker, control = LearnerWorker(frozen.setup, frozen.learning, frozen.row), frozen.shared.control
+    monkeypatch.setattr(worker, "discard", lambda _: control.order_stop(Stop.SAVE))
+
+    frozen.learning.execute_command()
+    before = frozen.saved()
+    frozen.shared.status.row("sf-learner-1").add("datasets", 1)
+    worker.drain()
+
+    after = frozen.saved()
+    assert before is not None
+    assert after is not None
+    assert (before["train_step"] > 0, after["train_step"]) == (True, 0)
+    assert_same(dict(after["model"]), dict(older["model"]))
 
 
 @pytest.mark.parametrize(

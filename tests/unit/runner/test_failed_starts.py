@@ -172,3 +172,27 @@ def test_a_start_from_an_older_checkpoint_that_fails_before_it_trained_sets_none
     assert {path.name for path in saved.path.iterdir()} == before
     assert saved_env_steps(tmp_path / "run") == 64
     assert "--load_checkpoint_kind=best" in capsys.readouterr().err.splitlines()[-1].partition(" resume: ")[2]
+
+
+def test_a_policy_that_does_not_learn_goes_back_with_the_one_that_learns_unless_that_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = (ENV, "--num_policies=2")
+    start(tmp_path, *two, "--train_for_env_steps=32")
+    saved = [CheckpointDir(tmp_path / "run" / f"checkpoint_p{policy}", keep=1) for policy in (0, 1)]
+    for directory in saved:
+        loaded = directory.load()
+        assert loaded is not None
+        directory.save_best(dict(loaded.payload) | {"train_seconds": 7.0}, 1, 16, metric=0.0)
+    before = {path.name for path in saved[1].path.iterdir()}
+    back = [*two, "--train_policies", "0", "--load_checkpoint_kind=best", "--train_for_env_steps=96"]
+
+    with monkeypatch.context() as broken:
+        broken.setattr(SerialSampling, "turn", fail)
+        assert start(tmp_path, *back).status == "failed"
+    assert {path.name for path in saved[1].path.iterdir()} == before
+    assert start(tmp_path, *back).status == "done"
+
+    again = saved[1].load()
+    assert again is not None
+    assert again.payload["train_seconds"] == 7.0
