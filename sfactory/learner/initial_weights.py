@@ -1,4 +1,4 @@
-"""Weights from elsewhere: of another run (``--init_from=RUN[:POLICY[:KIND]]``), of the first rank, or means of ranks."""
+"""Weights from elsewhere: of another run (``--init_from=RUN[:POLICY[:KIND]]``), of the first rank, or a mean."""
 
 from __future__ import annotations
 
