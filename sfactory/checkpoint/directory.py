@@ -132,6 +132,10 @@ class CheckpointDir:
         candidates = [entry.path for entry in reversed(self._listing(kind))]
         return _first_usable(candidates, f"{self.path} holds", self._alternative(kind))
 
+    def kind_to_resume(self, wanted: Kind, learns: bool) -> Kind:
+        """``wanted``; a policy that does not learn and has none of that kind resumes from its latest."""
+        return wanted if learns or self._listing(wanted) else "latest"
+
     def load_to_resume(self, kind: Kind = "latest") -> Loaded | None:
         """Like ``load``, but a run without a latest checkpoint resumes from the newest one of the other kinds."""
         loaded = self.load(kind)

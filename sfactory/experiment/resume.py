@@ -167,7 +167,8 @@ def _load(
 ) -> SavedState | None:
     """The checkpoint of a policy that would be resumed."""
     directory = CheckpointDir(rundir.checkpoint_dir(policy), config.checkpoint.keep_checkpoints)
-    kind = config.checkpoint.load_checkpoint_kind
+    wanted = config.checkpoint.load_checkpoint_kind
+    kind = directory.kind_to_resume(wanted, policy in learning_policies(config))
     loaded = directory.load_to_resume(kind)
     if loaded is None:
         if directory.holds_any():
@@ -176,6 +177,8 @@ def _load(
                 "them with another --load_checkpoint_kind, or start over with --restart_behavior=restart"
             )
         return None
+    if kind != wanted:
+        log.info("policy %d does not learn and has no %s checkpoint: it plays with its latest weights", policy, wanted)
     saved = SavedState.of(loaded.payload, loaded.path)
     if weight_shapes is not None:
         _require_fit(saved.model, loaded.path, weight_shapes, config)

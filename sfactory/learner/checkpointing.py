@@ -220,7 +220,7 @@ class Checkpointer:
         if self._directory is None:
             return False
         self._directory.tidy()
-        kind = self._config.load_checkpoint_kind
+        kind = self._directory.kind_to_resume(self._config.load_checkpoint_kind, self.setup.trains)
         loaded = self._directory.load_to_resume(kind)
         if loaded is not None:
             self._directory.resume_from(loaded, kind)

@@ -149,11 +149,18 @@ class ReportCollector:
             return {policy: stats.full_mean(name) for policy, stats in enumerate(self._each)}
 
     def check_best_metric(self) -> None:
-        """Warn, once, if episodes do not report save_best_metric; returns take the place of a true objective."""
+        """Warn, once, if episodes do not report save_best_metric, or those of a policy that learns do not.
+
+        Returns take the place of a true objective.
+        """
         with self._lock:
-            missing, *_ = [stats.missing_metric() for stats in (self._all, *self._by_policy)]
+            missing, *each = [stats.missing_metric() for stats in (self._all, *self._by_policy)]
+            is_known = self._config.checkpoint.episode_metric in self._all.extras.names
         if missing:  # the same would follow for each policy
             _log.warning("%s", missing)
+        for policy in self._learning if is_known else ():
+            if text := each[policy]:
+                _log.warning("policy %d: %s", policy, text)
 
     def best_metric_means(self) -> list[float | None]:
         """Mean of save_best_metric over its last stats_avg values, by policy; None until then."""

@@ -85,6 +85,27 @@ def test_episodes_of_a_session_that_was_killed_are_those_of_its_checkpoints(tmp_
     assert again.best_of_policies == (8.0, -1.0, -2.0)  # 7 episodes make no mean
 
 
+def test_a_policy_that_does_not_learn_and_has_no_checkpoint_of_a_kind_resumes_from_its_latest(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    flags = {"env": "any", "num_policies": 2, "load_checkpoint_kind": "best"}
+    with RunDir.open(tmp_path, "run") as rundir:
+        for policy, steps in enumerate((100, 0)):
+            save(rundir, policy, run_env_steps=steps, seconds=7.0)
+        loaded = CheckpointDir(rundir.checkpoint_dir(0), keep=2).load()
+        assert loaded is not None
+        CheckpointDir(rundir.checkpoint_dir(0), keep=2).save_best({**loaded.payload, "env_steps": 60}, 2, 60, 1.0)
+
+        resumed = Resumed.from_checkpoint(rundir, config_of({**flags, "train_policies": (0,)}))
+        with pytest.raises(CheckpointError, match="checkpoint_p1 holds no best checkpoint, but others"):
+            Resumed.from_checkpoint(rundir, config_of(flags))
+
+    assert resumed is not None
+    assert (resumed.steps_of_policies, resumed.policies_without_checkpoint) == ((60, 0), ())
+    assert caplog.messages == ["policy 1 does not learn and has no best checkpoint: it plays with its latest weights"]
+
+
 def test_a_summary_of_the_run_alone_says_nothing_of_its_several_policies(tmp_path: Path) -> None:
     config = config_of({"env": "any", "num_policies": 2, "stats_avg": 20})
     with RunDir.open(tmp_path, "run") as rundir:

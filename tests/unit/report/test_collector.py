@@ -367,6 +367,36 @@ def test_best_metric_that_is_not_reported_is_logged_once(
     assert source.reports.best_metric_means() == [after]
 
 
+def test_best_metric_that_only_some_policies_report_is_logged_for_each_other_one_that_learns(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source = Source(save_best_metric="red_score", policies=3, train_policies=(0, 1))
+    source.extras("red_score", 1.0, policy=0)
+    for policy in range(3):
+        source.episodes(4.0, 4.0, 4.0, 4.0, policy=policy)
+
+    for _ in range(4):
+        source.reports.poll()
+        source.reports.check_best_metric()
+
+    (message,) = caplog.messages
+    assert message.startswith("policy 1: save_best_metric=red_score: none of the first 4 episodes reported it")
+
+
+def test_best_metric_that_no_policy_reports_is_logged_once_for_all(caplog: pytest.LogCaptureFixture) -> None:
+    source = Source(save_best_metric="red_score", policies=2)
+    source.episodes(4.0, 4.0, 4.0, 4.0, policy=0)
+
+    for policy in (0, 1):
+        source.episodes(4.0, 4.0, 4.0, 4.0, policy=policy)
+        for _ in range(3):
+            source.reports.poll()
+            source.reports.check_best_metric()
+
+    (message,) = caplog.messages
+    assert message.startswith("save_best_metric=red_score: none of the first 8 episodes reported it")
+
+
 def test_refused_statistics_and_too_many_names_are_one_warning_per_actor(
     source: Source, caplog: pytest.LogCaptureFixture
 ) -> None:
