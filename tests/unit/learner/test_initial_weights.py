@@ -161,13 +161,16 @@ def test_a_policy_that_does_not_learn_warns_where_its_weights_come_from_no_run(
 
 def test_a_policy_that_does_not_learn_and_has_no_best_checkpoint_loads_its_latest(tmp_path: Path) -> None:
     flags = {"num_policies": 2, "train_policies": (1,)}
-    LoneLearner(tmp_path, **flags).learning.checkpointer.save_first()
+    first = LoneLearner(tmp_path, **flags)
+    first.learning.trainer.model.value_head.linear.bias.data.fill_(7.0)
+    first.learning.checkpointer.save_first()
     (before,) = (tmp_path / "checkpoint_p0").glob("*.pth")
 
     frozen = LoneLearner(tmp_path, **flags, load_checkpoint_kind="best")
     frozen.learning.checkpointer.save_first()
     frozen.shared.status.row("sf-learner-1").add("datasets", 1)
 
+    assert frozen.learning.trainer.model.value_head.linear.bias.tolist() == [7.0]
     assert not frozen.learning.checkpointer.choice_is_due
     frozen.learning.finish(save=True)
     assert list((tmp_path / "checkpoint_p0").glob("*.pth")) == [before]
