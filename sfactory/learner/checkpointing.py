@@ -286,8 +286,8 @@ class Checkpointer:
             dropped, self.trainer.train_step = self.trainer.train_step - averaging.train_step, averaging.train_step
             if dropped:
                 log.info("%d updates since the last mean of all ranks are dropped", dropped)
-        is_as_loaded = self._resumed_at == (self.trainer.train_step, self.progress.env_steps)
-        if is_as_loaded and not self.setup.config.population.with_pbt:  # which copies weights of others
+        # A copy of another policy counts as an update; hyperparameters of a population are in its own files.
+        if self._resumed_at == (self.trainer.train_step, self.progress.env_steps):
             if self.choice_is_due:
                 self.save()
             return  # those that were saved after it, if it is an older one, are set aside once more is learned

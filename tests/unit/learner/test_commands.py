@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.learner.batch import Batch
 from sfactory.learner.checkpointing import payload_of
 from sfactory.learner.commands import with_values
@@ -118,6 +119,35 @@ def test_child_copies_weights_moments_and_adapted_rates_but_not_steps(tmp_path: 
     saved = child.saved()
     assert saved is not None
     assert_same(dict(saved["model"]), dict(theirs["model"]))
+
+
+def test_a_member_that_went_back_saves_a_copy_and_nothing_without_one(tmp_path: Path) -> None:
+    flags: dict[str, Any] = {"num_policies": 2, "with_pbt": True, "lr_schedule": "kl_adaptive_epoch"}
+    folder, values = tmp_path / "run" / "checkpoint_p0", {"gamma": 0.9, "learning_rate": 3e-4}
+    first = LoneLearner(tmp_path / "run", **flags)
+    first.learning.checkpointer.save()
+    older = first.saved()
+    assert older is not None
+    first.learn()
+    first.learning.finish(save=True)
+    CheckpointDir(folder, keep=2).save_best(older, 0, 0, metric=0.0)
+    before = sorted(folder.iterdir())
+
+    back = LoneLearner(tmp_path / "run", **flags, load_checkpoint_kind="best")
+    assert back.learning.commands.execute(LearnerCommand(hyperparameters=values)) == ""
+    back.learning.finish(save=True)
+
+    assert sorted(folder.iterdir()) == before
+    again = LoneLearner(tmp_path / "run", **flags, **values, load_checkpoint_kind="best")
+    assert_same(
+        *(payload_of(each.learning.trainer, each.learning.progress)["coefficients"] for each in (again, back)),
+    )
+    assert copy_from(LoneLearner(tmp_path / "parent", seed=7, **flags), again) == ""
+    again.learning.finish(save=True)
+    saved = again.saved()
+    assert saved is not None
+    assert_same(dict(saved["model"]), dict(copied(again.learning.trainer.model)))
+    assert [path.name[:20] for path in folder.glob("set_aside_*.pth")] == ["set_aside_checkpoint"]
 
 
 def stale(*_: Any) -> Any:
