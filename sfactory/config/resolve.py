@@ -40,6 +40,7 @@ from sfactory.config.saved_config import (
     SavedConfig,
     check_resume,
     config_json,
+    kept_workers,
     read_config,
 )
 from sfactory.config.schema import AUTO, Config
@@ -133,6 +134,8 @@ def read_command_line(argv: Sequence[str], several_ranks: bool = False) -> Resol
     saved = _saved_run(given, findings)
     layers = _layers(line, file, saved, findings)
     values, sources = _merged(layers)
+    if sources["num_workers"] == SAVED_RUN and saved.sources.get("num_workers") == DEFAULT:
+        findings.warnings += kept_workers(values["num_workers"], layers[DEFAULT]["num_workers"])
     limits, lines = without_lesser_limits(values, sources, findings.chosen | layers[GIVEN_EARLIER].keys())
     values, sources = values | limits, sources | dict.fromkeys(limits, DEFAULT)
     findings.warnings += lines

@@ -190,6 +190,15 @@ def _parse(path: Path, content: object) -> SavedConfig:
     return SavedConfig(path, values, kept, tuple(warnings))
 
 
+def kept_workers(kept: object, default: object) -> list[str]:
+    """A line if a resumed run keeps a ``num_workers`` that was the default where it began and is another one here."""
+    if kept == default:
+        return []
+    there, here = assigned("num_workers", kept), assigned("num_workers", default)
+    text = "is the default of the cores that this run began on, and stays; on those that it has here the default is"
+    return [f"{there} {text} {here}: to change it, give that"]
+
+
 def check_resume(saved: SavedConfig, config: Config) -> list[str]:
     """Judge what differs between a saved run and the config to resume it with (see NOTE [Resume rules]).
 

@@ -462,6 +462,30 @@ def test_a_resumed_run_keeps_the_sources_of_what_it_takes_over() -> None:
     }
 
 
+def test_a_resumed_run_keeps_the_default_number_of_actors_and_says_which_it_is_on_other_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def said(cores: int, *words: str) -> tuple[int, list[str]]:
+        monkeypatch.setattr(Cores, "available", lambda: Cores(tuple(range(cores)), None))
+        resolved = read(env, "--experiment=old", *words)
+        write_config(RUN_DIR, resolved.config, resolved.sources, resolved.saved.sources)
+        return resolved.config.sampling.num_workers, [line for line in resolved.warnings if "num_workers" in line]
+
+    monkeypatch.setattr(Cores, "available", lambda: Cores(tuple(range(3)), None))
+    env = "--env=sfactory_envs.synthetic.bandit:Bandit"
+    save_run(env)
+
+    kept, lines = said(12)
+    assert (kept, [re.findall(r"--num_workers=\d+", line) for line in lines]) == (
+        3,
+        [["--num_workers=3", "--num_workers=12"]],
+    )
+    assert said(1)[1] != []  # it is still no choice of the user
+    assert said(3) == (3, [])
+    assert said(12, "--num_workers=4") == (4, [])
+    assert said(1) == (4, [])
+
+
 def limits_of(resolved: Resolved) -> tuple[int, float]:
     """Env steps and seconds after which training is over."""
     run = resolved.config.run
