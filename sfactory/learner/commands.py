@@ -43,6 +43,12 @@ class CommandExecutor:
             self._commands.answered(self._setup.policy, self.execute(command))
         return command is not None
 
+    def execute_due(self, finished: bool) -> bool:
+        """Save if that is due, and ``execute_waiting`` unless learning is ``finished``; whether there was a command."""
+        if self._checkpointer.choice_is_due:
+            self._checkpointer.after_dataset()
+        return not finished and self.execute_waiting()
+
     def execute(self, command: LearnerCommand) -> str:
         """Execute ``command``; returns why that is impossible, "" on success."""
         try:

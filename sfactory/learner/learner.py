@@ -297,9 +297,7 @@ class Learner:
         """Execute a command that waits, and save if that is due; for the time in which no dataset comes."""
         if self.commands.is_due:
             with self._changing_model():
-                if self.checkpointer.choice_is_due:
-                    self.checkpointer.after_dataset()
-                if not self.finished and self.commands.execute_waiting():
+                if self.commands.execute_due(self.finished):
                     self._write_row()
 
     def report(self) -> None:

@@ -32,7 +32,7 @@ from sfactory.messages import (
 from sfactory.pbt.ranking import REWARD
 from sfactory.report.episode_stats import EpisodeStats, Throughput
 from sfactory.report.eval_results import EvaluationReports
-from sfactory.report.policy_stats import Earlier, PolicyStats
+from sfactory.report.policy_stats import Earlier, PolicyStats, missing_metrics
 from sfactory.report.progress import Progress
 from sfactory.report.scalars import Row, counter_scalars, env_faults, memory_of_run, sb3_scalars
 from sfactory.shared.channel import Channel
@@ -149,18 +149,11 @@ class ReportCollector:
             return {policy: stats.full_mean(name) for policy, stats in enumerate(self._each)}
 
     def check_best_metric(self) -> None:
-        """Warn, once, if episodes do not report save_best_metric, or those of a policy that learns do not.
-
-        Returns take the place of a true objective.
-        """
+        """Warn, once, if episodes do not report save_best_metric; returns take the place of a true objective."""
         with self._lock:
-            missing, *each = [stats.missing_metric() for stats in (self._all, *self._by_policy)]
-            is_known = self._config.checkpoint.episode_metric in self._all.extras.names
-        if missing:  # the same would follow for each policy
-            _log.warning("%s", missing)
-        for policy in self._learning if is_known else ():
-            if text := each[policy]:
-                _log.warning("policy %d: %s", policy, text)
+            missing = missing_metrics(self._all, self._by_policy, self._learning)
+        for text in missing:
+            _log.warning("%s", text)
 
     def best_metric_means(self) -> list[float | None]:
         """Mean of save_best_metric over its last stats_avg values, by policy; None until then."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -61,7 +61,7 @@ class PolicyStats:
         metric = self._best_metric
         if self._metric_is_known or self.episodes.episodes < self._stats_avg:
             return None
-        if self.extras.window(metric) is not None:
+        if self.has_metric:
             self._metric_is_known = True
             return None
         if not self._metric_is_due:
@@ -86,6 +86,11 @@ class PolicyStats:
         else:
             new = {f"perf/{name}": getattr(report, name) for name in _TIMES}
             self._times |= {name: value for name, value in new.items() if not math.isnan(value)}
+
+    @property
+    def has_metric(self) -> bool:
+        """Whether an episode has reported save_best_metric."""
+        return self.extras.window(self._best_metric) is not None
 
     @property
     def num_episodes(self) -> int:
@@ -142,3 +147,12 @@ class PolicyStats:
             row |= window_scalars(f"train/extra/{name}", window)
         row["train/best_episode_return_mean"] = self.best_return_mean
         return row | train_scalars(self.last) | self._times
+
+
+def missing_metrics(together: PolicyStats, each: Sequence[PolicyStats], learning: Collection[int]) -> list[str]:
+    """Texts of ``missing_metric``: of all policies ``together``, or, if another reports it, of each one that learns."""
+    of_all, *texts = [stats.missing_metric() for stats in (together, *each)]
+    if of_all is not None:
+        return [of_all]
+    named = {policy: texts[policy] for policy in learning if together.has_metric}
+    return [f"policy {policy}: {text}" for policy, text in named.items() if text is not None]

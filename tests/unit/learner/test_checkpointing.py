@@ -297,7 +297,7 @@ def test_run_resumed_from_its_best_policy_has_to_beat_it(tmp_path: Path) -> None
 
 
 def went_back(path: Path) -> LoneCheckpointer:
-    """Of a run whose best policy is of train step 1, and the latest of step 2: it has loaded the best."""
+    """Of a run with a best policy of train step 1, and a latest one of step 2: it has loaded the best."""
     earlier = LoneCheckpointer(path)
     earlier.save_after(1.0, 50.0)
     earlier.learn(2.0)
