@@ -24,21 +24,21 @@ from .registered import PrefixedFamily
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
-# Rewards are raw: the learner clips them. One thread, since actors share the cores.
-_ALE_KWARGS: Mapping[str, object] = {"reward_clipping": False, "num_threads": 1}
+# Rewards are raw: the learner clips them. One thread, since actors share the cores. Ids of ale-py have sticky actions.
+_ALE_KWARGS: Mapping[str, object] = {"reward_clipping": False, "num_threads": 1, "repeat_action_probability": 0.0}
 
 
-def _rom_of(env_id: str) -> str | None:
-    """The ROM of an id as Gymnasium or EnvPool write it; None for all else."""
-    return rom_of(env_id) or rom_of(f"ALE/{env_id}")
+def _has_atari_defaults(env_id: str) -> bool:
+    """Whether an id is a game of ale-py, or one of the 57 games as EnvPool writes it."""
+    return env_id.startswith("ALE/") or rom_of(env_id) is not None or rom_of(f"ALE/{env_id}") is not None
 
 
-def _of_game(env_name: str, env_id: str, skips: str, env_frameskip: int) -> dict[str, object]:
+def _of_game(env_name: str, is_atari: bool, skips: str, env_frameskip: int) -> dict[str, object]:
     """The arguments that make a game that of the Atari family; others have none, and use every frame.
 
     skips: what the package calls the frameskip. Both packages press the fire button at a reset, unless asked not to.
     """
-    if _rom_of(env_id) is not None:
+    if is_atari:
         return {skips: env_frameskip, "use_fire_reset": False}
     if env_frameskip != 1:
         raise EnvError(f"--env={env_name}: takes every frame; leave out --env_frameskip={env_frameskip}")
@@ -53,7 +53,7 @@ class _VectorFamily(PrefixedFamily):
         from sfactory.env.vector import defaults_of_form
 
         env_id = env_name.removeprefix(self.prefix)
-        return defaults_of_form(env_id) if _rom_of(env_id) is None else ATARI.defaults(env_id)
+        return ATARI.defaults(env_id) if _has_atari_defaults(env_id) else defaults_of_form(env_id)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class RegisteredVectors(_VectorFamily):
         from sfactory.env.registered import registered_spec
 
         env_id = env_name.removeprefix(self.prefix)
-        if _rom_of(env_id) is not None:
+        if _has_atari_defaults(env_id):
             if lack := lack_of(ATARI.modules, ATARI.extra):
                 raise EnvError(f"--env={env_name}: {lack}")
             gymnasium.register_envs(importlib.import_module("ale_py"))
@@ -78,8 +78,9 @@ class RegisteredVectors(_VectorFamily):
             raise EnvError(
                 f"--env={env_name}: Gymnasium has no vectorized form of {env_id}; --env={env_id} steps them one by one"
             )
-        options: dict[str, Any] = {**_ALE_KWARGS} if _rom_of(env_id) else {}
-        options |= {**_of_game(env_name, env_id, "frameskip", env_frameskip), **kwargs}
+        is_atari = str(spec.vector_entry_point).startswith("ale_py.")
+        options: dict[str, Any] = {**_ALE_KWARGS} if is_atari else {}
+        options |= {**_of_game(env_name, is_atari, "frameskip", env_frameskip), **kwargs}
         return gymnasium.make_vec(spec.id, num_envs=num_envs, vectorization_mode="vector_entry_point", **options)
 
 
@@ -103,7 +104,8 @@ class EnvPool(_VectorFamily):
         env_id = env_name.removeprefix(self.prefix)
         if env_id not in envpool.list_all_envs():
             raise EnvError(f"--env={env_name}: EnvPool has no {env_id}; envpool.list_all_envs() names what it has")
-        options: dict[str, Any] = {"num_threads": 1, **_of_game(env_name, env_id, "frame_skip", env_frameskip)}
+        is_atari = envpool.registration.registry.specs[env_id][0] == "envpool.atari"
+        options: dict[str, Any] = {"num_threads": 1, **_of_game(env_name, is_atari, "frame_skip", env_frameskip)}
         options |= {"env_type": "gymnasium", "num_envs": num_envs, **kwargs}
         return SeededPool(functools.partial(envpool.make, env_id, **options), seed)
 

@@ -109,6 +109,38 @@ def test_vector_games_have_raw_rewards_and_the_frameskip_of_the_flag() -> None:
     assert frames.tolist() == [2, 2]
 
 
+def test_games_of_ale_py_are_those_of_the_atari_family() -> None:
+    kwargs, random = {"noop_max": 0}, np.random.default_rng(0)
+    games = EnvFactory("vector:ALE/Breakout-v5", kwargs, env_frameskip=4).vector(num_envs=1, seed=1)
+    env = make_env("atari_breakout", kwargs, env_frameskip=4)
+
+    frames, (shown, _) = games.reset(seed=1)[0], env.reset(seed=1)
+    for action in (1, *random.integers(4, size=60)):
+        np.testing.assert_array_equal(frames[0, -1], shown[-1])  # the stack of an episode's begin is black in ale-py
+        frames, rewards, *_ = games.step(np.array([action]))
+        shown, reward, *_ = env.step(action)
+        assert rewards[0] == reward
+
+
+def test_a_game_of_ale_py_beyond_the_57_is_made_like_them() -> None:
+    name = "vector:ALE/AirRaid-v5"
+    env = EnvFactory(name, env_frameskip=3).vector(num_envs=1, seed=1)
+    assert env.spec is not None
+
+    given = {"frameskip": 3, "use_fire_reset": False, "reward_clipping": False, "num_threads": 1}
+    assert given.items() <= env.spec.kwargs.items()
+    assert env.spec.kwargs["repeat_action_probability"] == 0
+    assert defaults_of(name) == defaults_of("atari_breakout")
+
+
+def test_a_game_of_envpool_beyond_the_57_takes_the_frameskip_of_the_flag() -> None:
+    pytest.importorskip("envpool")
+    pool: Any = EnvFactory("envpool:AirRaid-v5", env_frameskip=3).vector(num_envs=1, seed=1)
+
+    assert pool.spec.config.frame_skip == 3
+    assert not pool.spec.config.use_fire_reset
+
+
 def test_games_of_envpool_are_those_of_the_atari_family() -> None:
     pytest.importorskip("envpool")
     kwargs, random, ends = {"noop_max": 1}, np.random.default_rng(0), 0
