@@ -342,15 +342,17 @@ class EnvFactory:
 
     def _adapted(self, env: object) -> AgentsEnv | None:
         """``env`` as an AgentsEnv if it has several agents."""
-        from sfactory.env.info_masks import InfoMaskAgentsEnv
+        from sfactory.env.info_masks import NOT_OF_LISTS, InfoMaskAgentsEnv
         from sfactory.env.multi_agent_adapters import agents_env_of
 
-        if self.info_action_mask == "on" and hasattr(env, "possible_agents"):
-            env = InfoMaskAgentsEnv(env)
+        joins, is_named = self.info_action_mask == "on", hasattr(env, "possible_agents")
         try:
-            return agents_env_of(env)
+            agents = agents_env_of(InfoMaskAgentsEnv(env) if joins and is_named else env)
         except EnvError as error:
             raise self._error(str(error)) from None
+        if joins and agents is not None and not is_named:
+            raise self._error(f"--info_action_mask=on: {NOT_OF_LISTS}")
+        return agents
 
     def _error(self, text: str) -> EnvError:
         return EnvError(f"--env={self.name}: {text}")

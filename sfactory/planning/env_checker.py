@@ -15,7 +15,7 @@ from sfactory.actor.multi_agent_batch import AgentActivity
 from sfactory.clock import Deadline
 from sfactory.env.actions import block_reader
 from sfactory.env.conversion import NO_LEGAL_ACTION, NOT_FINITE, BadObservation, BlockWriter, ObsWriter
-from sfactory.env.info_masks import has_info_mask, require_none
+from sfactory.env.info_masks import NOT_OF_LISTS, has_info_mask, require_none
 from sfactory.env.legal_actions import LegalActions, legal_rows
 from sfactory.env.multi_agent import AgentsEnv, BadAgents
 from sfactory.env.multi_agent_adapters import ListedAgents, ParallelAgents, TurnAgents, UnequalAgents
@@ -23,6 +23,7 @@ from sfactory.env.vector import VectorEnv, autoreset_mode, single_spaces
 from sfactory.env.wrappers import WrappedAgents
 from sfactory.errors import EnvError, named
 from sfactory.spec import EnvSpec
+from sfactory.tensor_spec import MASK_KEY
 
 NUM_VECTOR_ENVS = 2  # the fewest for which one env differs from several
 AGENT_STEPS = 50
@@ -105,18 +106,14 @@ def check_agents_env(env: AgentsEnv, name: str, find_masks: bool = False, obs_la
         if isinstance(inner, ParallelAgents):
             _check_parallel(inner, find_masks, obs_layout)
         elif isinstance(inner, ListedAgents):
-            _check_listed(inner, obs_layout)
+            _check_listed(inner, find_masks, obs_layout)
         elif isinstance(inner, TurnAgents) and find_masks:
             _first_reset(inner.env)
             if has_info_mask(inner.observation_space, inner.env.last()[-1], obs_layout):
                 raise MasksInInfo
         elif isinstance(inner, UnequalAgents) and find_masks:
-            given, own = _first_reset(inner.env.env), inner.env
-            infos = given[1] if isinstance(own, ParallelAgents) else own.env.infos
-            seen_by = {agent: seen for agent, (seen, _) in zip(own.env.possible_agents, own.spaces, strict=True)}
-            if any(agent in seen_by and has_info_mask(seen_by[agent], info) for agent, info in infos.items()):
-                raise MasksInInfo
-        _play(env, spec)
+            _find_masks_of_unequal(inner, spec)
+        _play(env, spec, inner.observation_space if find_masks else None, obs_layout)
     return spec
 
 
@@ -209,6 +206,26 @@ def _check_parallel(agents: ParallelAgents, find_masks: bool, obs_layout: tuple[
     whats = ("an observation", "a reward", "a termination", "a truncation", "an info")
     for what, part in zip(whats, step, strict=True):
         _require_known(part, known, f"step() gave {what}")
+    if find_masks:
+        for info in step[-1].values():
+            require_none(agents.observation_space, info, obs_layout)
+
+
+def _find_masks_of_unequal(agents: UnequalAgents, spec: EnvSpec) -> None:
+    own, env = agents.env, agents.env.env
+    seen_by = {agent: seen for agent, (seen, _) in zip(env.possible_agents, own.spaces, strict=True)}
+    given = _first_reset(env)
+    infos = given[1] if isinstance(own, ParallelAgents) else env.infos
+    if any(agent in seen_by and has_info_mask(seen_by[agent], info) for agent, info in infos.items()):
+        raise MasksInInfo
+    if isinstance(own, ParallelAgents):
+        actions = LegalActions(spec, agents).of(agents.reset(seed=0))
+        chosen = {
+            agent: actions[place][kind] for place, (agent, kind) in enumerate(zip(seen_by, agents.kinds, strict=True))
+        }
+        for agent, info in env.step({agent: chosen[agent] for agent in env.agents})[-1].items():
+            if agent in seen_by:
+                require_none(seen_by[agent], info)
 
 
 def _require_known(part: Mapping[Any, Any], known: Sequence[Any], what: str) -> None:
@@ -217,7 +234,7 @@ def _require_known(part: Mapping[Any, Any], known: Sequence[Any], what: str) -> 
         _require(agent in known, problem)
 
 
-def _check_listed(agents: ListedAgents, obs_layout: tuple[str, ...]) -> None:
+def _check_listed(agents: ListedAgents, find_masks: bool, obs_layout: tuple[str, ...]) -> None:
     env, spec = agents.env, agents.spec.masked_by(obs_layout)
     reset = _tuple(_first_reset(env), 2, f"reset() must return (list of observations, list of infos){_LISTED}")
     is_sole = isinstance(reset[1], Mapping) and not getattr(env, "is_multiagent", False)
@@ -227,6 +244,10 @@ def _check_listed(agents: ListedAgents, obs_layout: tuple[str, ...]) -> None:
     actions = LegalActions(spec, agents).of(reset[0])
     step = _tuple(env.step(actions), 5, f"step() must return five lists{_LISTED}")
     _require_lists(("observations", "rewards", "terminated", "truncated", "infos"), step, spec, "step()")
+    given = (("reset()", reset[-1]), ("step()", step[-1])) if find_masks else ()
+    for where, infos in given:
+        has_one = any(has_info_mask(agents.observation_space, info, obs_layout) for info in infos)
+        _require(not has_one, f"{where} gave infos with {MASK_KEY!r}: {NOT_OF_LISTS}")
 
 
 def _require_lists(whats: Sequence[str], parts: Sequence[Any], spec: EnvSpec, where: str) -> None:
@@ -244,8 +265,8 @@ def _require_size(what: str, part: Sequence[Any], spec: EnvSpec, where: str) -> 
     _require(len(part) == spec.num_agents, f"{where} gave {len(part)} {what} for {spec.num_agents} agents")
 
 
-def _play(env: AgentsEnv, spec: EnvSpec) -> None:
-    """Step the env as training does."""
+def _play(env: AgentsEnv, spec: EnvSpec, unmasked: gymnasium.Space[Any] | None, obs_layout: tuple[str, ...]) -> None:
+    """Step the env as training does. unmasked: the space of an agent whose infos may have no masks."""
     writer, activity = ObsWriter(spec, env.observation_space), AgentActivity(spec.num_agents, spec.in_turns)
     legal, actions = LegalActions(spec, env), None
     deadline = Deadline(_LONG_S)
@@ -272,6 +293,8 @@ def _play(env: AgentsEnv, spec: EnvSpec) -> None:
         changed = {} if change is None else change._asdict()
         for what, values in {"observations": observations, "rewards": rewards, **changed}.items():
             _require_size(what, values, spec, where)
+        for info in () if change is None or unmasked is None else change.infos:
+            require_none(unmasked, info, obs_layout)
         for agent, reward in zip(spec.agents, rewards, strict=True):
             _check_reward(reward, f"{where}: agent {agent!r} got")
         activity.showing = []

@@ -1,0 +1,73 @@
+"""Action masks in infos of many agents that would not be read are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium.spaces as spaces
+import numpy as np
+import pytest
+
+from sfactory.env.factory import EnvFactory
+from sfactory.errors import EnvError
+from sfactory.planning.env_inspection import inspect_env
+from sfactory.planning.env_probe import examine
+from sfactory_envs.synthetic.counting_agents import CountingLists, CountingParallel
+
+
+class HalfMaskedAgents(CountingParallel):  # type: ignore[misc]
+    """Gives masks in the infos of steps alone. The second agent has another space if they are not ``equal``."""
+
+    def __init__(self, equal: bool) -> None:
+        super().__init__(agents=2)
+        self._equal = equal
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        return super().action_space(agent) if self._equal or agent == "counter_0" else spaces.Box(-1, 1, (2,))
+
+    def step(self, actions: Any) -> Any:
+        *others, _ = super().step(dict.fromkeys(actions, 0))
+        return *others, {agent: {"action_mask": np.ones(7, np.int8)} for agent in self.possible_agents}
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_masks_that_only_steps_of_many_agents_give_are_refused(equal: bool) -> None:
+    factory = EnvFactory(f"{__name__}:HalfMaskedAgents", {"equal": equal}, info_action_mask="auto")
+    with pytest.raises(EnvError, match=r"the info of step\(\) has 'action_mask', and that of reset\(\) has none"):
+        examine(factory)
+    assert not examine(EnvFactory(factory.name, factory.kwargs)).info_action_mask
+
+
+class MaskedLists(CountingLists):  # type: ignore[misc]
+    """Gives masks in the infos of one of its methods, or of the step that ends an episode alone."""
+
+    def __init__(self, masked: str) -> None:
+        super().__init__(agents=2, max_length=5)
+        self._masked = masked
+
+    def reset(self, seed: int | None = None) -> Any:
+        shown, infos = super().reset(seed=seed)
+        return shown, self._marked(infos, "reset")
+
+    def step(self, actions: Any) -> Any:
+        *others, infos = super().step(actions)
+        return *others, self._marked(infos, "end" if any(others[2] + others[3]) else "step")
+
+    def _marked(self, infos: Any, method: str) -> Any:
+        return [{**info, "action_mask": np.ones(7, np.int8)} if method == self._masked else info for info in infos]
+
+
+@pytest.mark.parametrize("masked", ["reset", "step", "end"])
+def test_masks_in_infos_of_lists_are_refused(masked: str) -> None:
+    name, kwargs = f"{__name__}:MaskedLists", {"masked": masked}
+    with pytest.raises(EnvError, match=r"'action_mask'.*--info_action_mask=off"):
+        examine(EnvFactory(name, kwargs, info_action_mask="auto"))
+    with pytest.raises(EnvError, match="--info_action_mask=on: "):
+        EnvFactory(name, kwargs, info_action_mask="on").either()
+    assert not examine(EnvFactory(name, kwargs)).info_action_mask
+
+
+def test_check_env_says_that_masks_in_infos_of_lists_are_not_read() -> None:
+    report = inspect_env(EnvFactory(f"{__name__}:MaskedLists", {"masked": "reset"}, info_action_mask="auto"), 10)
+
+    assert "--info_action_mask=off" in report.refusal
