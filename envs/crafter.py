@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .registered import RegisteredFamily
 
@@ -46,6 +47,8 @@ _DEFAULTS: Mapping[str, object] = {
 @dataclass(frozen=True)
 class Crafter(RegisteredFamily):
     """The env family of Crafter."""
+
+    own_wrappers: ClassVar[Mapping[str, str]] = MappingProxyType({"max_episode_steps": "length"})
 
     def make(self, env_name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
         """The world; ``kwargs``: those of crafter.Env, such as area, view and length."""

@@ -80,6 +80,7 @@ class Atari:
             "obs_grey": "grayscale",
             "obs_resize": "size",
             "sticky_actions": "repeat_action_probability",
+            "max_episode_steps": "max_episode_steps",
         }
     )
 
@@ -91,10 +92,13 @@ class Atari:
         """Whether ``env_name`` is such a name or id."""
         return rom_of(env_name) is not None
 
-    def make(self, env_name: str, *, env_frameskip: int = 4, **kwargs: object) -> gymnasium.Env[Any, Any]:
+    def make(
+        self, env_name: str, *, env_frameskip: int = 4, max_episode_steps: int | None = None, **kwargs: object
+    ) -> gymnasium.Env[Any, Any]:
         """The game, preprocessed, with actions held for ``env_frameskip`` frames.
 
-        Raises EnvError if an option is out of range or contradicts env_frameskip.
+        max_episode_steps: max_episode_frames in steps. Raises EnvError if an option is out of range or contradicts
+        another one.
         """
         rom = rom_of(env_name)
         if rom is None:
@@ -107,6 +111,13 @@ class Atari:
                 f"--env={env_name}: --env_frameskip={env_frameskip}, but --env_kwargs say "
                 f"frameskip={options['frameskip']!r}; --env_frameskip decides, leave the other out"
             )
+        if max_episode_steps is not None:
+            frames = max_episode_steps * env_frameskip
+            if options.setdefault("max_episode_frames", frames) != frames:
+                raise EnvError(
+                    f"--env={env_name}: max_episode_steps={max_episode_steps} are {frames} frames, but --env_kwargs "
+                    f"say max_episode_frames={options['max_episode_frames']!r}; leave one of the two out"
+                )
         render_mode = options.pop("render_mode", None)
         return AtariEnv(rom, Preprocessing(**options), render_mode)
 

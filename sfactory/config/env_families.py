@@ -44,7 +44,9 @@ class EnvFamily(Protocol):
     run directory must be trusted as other code.
 
     A family whose environments do what flags of wrappers do (``env_framestack``, ``obs_resize``, ...) has an attribute
-    ``own_wrappers``: by flag, the argument of ``make`` that gets its value (of ``obs_resize`` one number).
+    ``own_wrappers``: by flag, the argument of ``make`` that gets its value (of ``obs_resize`` one number). One whose
+    environments report statistics at the end of an episode has ``max_episode_steps`` there, a limit of their own steps:
+    a wrapper would end episodes without them.
 
     A family of which a process can hold only one environment (or one vector environment) has an attribute
     ``one_per_process``: the flag that must be 1 for that, ``num_envs_per_worker`` (or ``worker_num_splits``).

@@ -69,12 +69,16 @@ def own_arguments(
 ) -> dict[str, object]:
     """What a maker gets for flags in ``used`` whose work its env does itself.
 
-    own: by flag, the name of the argument. kwargs: of ``--env_kwargs``. Raises EnvError where these say another value,
-    and for images that are not square, of which such an env has the height alone.
+    own: by flag, the name of the argument. kwargs: of ``--env_kwargs``. A limit of time is one of the env's own steps,
+    of which ``--action_repeat`` makes several. Raises EnvError where kwargs say another value, and for images that are
+    not square, of which such an env has the height alone.
     """
     arguments: dict[str, object] = {}
     for flag in used.keys() & own.keys():
-        name, value, typed = own[flag], used[flag], f"--env={env}: {assigned(flag, used[flag])}"
+        value: Any = used[flag]
+        name, typed = own[flag], f"--env={env}: {assigned(flag, value)}"
+        if flag == "max_episode_steps":
+            value *= used.get("action_repeat", 1)
         if isinstance(value, tuple):
             if len(set(value)) > 1:
                 raise EnvError(f"{typed}: images of this env are square; give the same number twice")

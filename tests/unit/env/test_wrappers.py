@@ -297,13 +297,16 @@ def test_flags_set_what_an_env_of_a_family_does_itself() -> None:
     pytest.importorskip("ale_py")
     flags: dict[str, Any] = {"sticky_actions": 0.25, "obs_grey": True, "obs_resize": (64, 64), "env_framestack": 2}
     by_flags = made("atari_breakout", **flags, max_episode_steps=30)
-    by_kwargs = EnvFactory("atari_breakout", {"repeat_action_probability": 0.25, "size": 64, "framestack": 2})()
+    kwargs = {"repeat_action_probability": 0.25, "size": 64, "framestack": 2, "max_episode_frames": 30}
+    by_kwargs = EnvFactory("atari_breakout", kwargs)()
 
     assert by_flags.observation_space.shape == (2, 64, 64)
-    assert isinstance(by_flags, TimeLimit)  # which the game has not itself
     np.testing.assert_array_equal(by_flags.reset(seed=1)[0], by_kwargs.reset(seed=1)[0])
-    for action in [1, 2, 3] * 9:
-        assert_same([by_flags.step(action)], [by_kwargs.step(action)])  # observations are views that change
+    for action in [1, 2, 3] * 10:
+        step = by_flags.step(action)
+        assert_same([step], [by_kwargs.step(action)])
+    assert step[3]
+    assert step[4]["episode_extra_stats"]["game_length"] == 30  # which a wrapper would not know
     agreeing = EnvFactory("atari_breakout", {"size": 64}, wrappers=WrapperConfig(obs_resize=(64, 64)))
     assert agreeing().observation_space.shape == (4, 64, 64)
 

@@ -16,6 +16,7 @@ from scripts.rows import ROWS
 from sfactory.config.env_families import find_family, lack_of_family, load_families
 from sfactory.config.flags import all_flags, coerce, config_of
 from sfactory.config.resolve import read_command_line
+from sfactory.config.schema import WrapperConfig
 from sfactory.config.validation import find_problems
 from sfactory.env.factory import EnvFactory, make_env
 from sfactory.errors import EnvError
@@ -206,3 +207,16 @@ def test_a_seeded_game_of_minatar_forgets_the_last_action_and_draws_bytes() -> N
 
     assert env.get_wrapper_attr("game").last_action == 0
     assert (picture.shape, picture.dtype) == ((160, 160, 3), np.uint8)
+
+
+@pytest.mark.parametrize(("repeat", "steps"), [(1, 6), (2, 3)])
+def test_a_limit_of_time_does_not_hide_what_was_unlocked_in_crafter(repeat: int, steps: int) -> None:
+    require("crafter_reward")
+    limits = WrapperConfig(max_episode_steps=steps, action_repeat=repeat)
+    env = EnvFactory("crafter_reward", wrappers=limits)()
+    env.reset(seed=1)
+
+    ends = [env.step(0)[2:] for _ in range(steps)]
+
+    assert [truncated for _, truncated, _ in ends] == [False] * (steps - 1) + [True]
+    assert "unlocked_collect_wood" in ends[-1][-1]["episode_extra_stats"]
