@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sfactory.errors import EnvError
 
-from .registered import Rows
+from .registered import Rows, require_frameskip
 
 if TYPE_CHECKING:
     import gymnasium
@@ -100,13 +100,14 @@ class Doom:
         """The scenario, with actions held for ``env_frameskip`` frames and images of ``resolution``, WIDTHxHEIGHT.
 
         ``kwargs``: those of vizdoom's env, such as max_buttons_pressed, and settings of the game by their names in
-        configuration files. Raises EnvError for a file that does not exist, an id that is not registered, and a
-        resolution that is none.
+        configuration files. Raises EnvError for a file that does not exist, an id that is not registered, a
+        resolution that is none, and another frameskip.
         """
         from sfactory.env.registered import make_gymnasium_env
 
         from .doom_env import DoomEnv
 
+        require_frameskip(env_name, env_frameskip, "frame_skip", kwargs)
         width, height = _size(env_name, resolution)
         columns, rows = next((drawn for drawn in _DRAWN if drawn[0] >= width and drawn[1] >= height), _DRAWN[-1])
         options: dict[str, Any] = {

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from sfactory.errors import EnvError
+
 if TYPE_CHECKING:
     import gymnasium
 
@@ -33,6 +35,15 @@ LARGE_MINIBATCHES: Mapping[str, object] = {
     "batch_size": 1024,
     "num_batches_per_epoch": 2,
 }
+
+
+def require_frameskip(env_name: str, env_frameskip: int, argument: str, kwargs: Mapping[str, object]) -> None:
+    """Raise EnvError if ``kwargs`` have another frameskip, by the name of ``argument``, than the flag, which counts."""
+    if kwargs.get(argument, env_frameskip) != env_frameskip:
+        raise EnvError(
+            f"--env={env_name}: --env_frameskip={env_frameskip}, but --env_kwargs say {argument}={kwargs[argument]!r}; "
+            "--env_frameskip decides, leave the other out"
+        )
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from sfactory.packages import lack_of
 from .atari import FAMILY as ATARI
 from .atari.games import rom_of
 from .procgen import DEFAULTS, IDS
-from .registered import PrefixedFamily
+from .registered import PrefixedFamily, require_frameskip
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
@@ -33,16 +33,19 @@ def _has_atari_defaults(env_id: str) -> bool:
     return env_id.startswith("ALE/") or rom_of(env_id) is not None or rom_of(f"ALE/{env_id}") is not None
 
 
-def _of_game(env_name: str, is_atari: bool, skips: str, env_frameskip: int) -> dict[str, object]:
-    """The arguments that make a game that of the Atari family; others have none, and use every frame.
+def _of_game(
+    env_name: str, is_atari: bool, skips: str, env_frameskip: int, kwargs: Mapping[str, object]
+) -> dict[str, object]:
+    """The arguments that make a game that of the Atari family, and ``kwargs``; others have these, and use every frame.
 
     skips: what the package calls the frameskip. Both packages press the fire button at a reset, unless asked not to.
     """
     if is_atari:
-        return {skips: env_frameskip, "use_fire_reset": False}
+        require_frameskip(env_name, env_frameskip, skips, kwargs)
+        return {skips: env_frameskip, "use_fire_reset": False, **kwargs}
     if env_frameskip != 1:
         raise EnvError(f"--env={env_name}: takes every frame; leave out --env_frameskip={env_frameskip}")
-    return {}
+    return {**kwargs}
 
 
 class _VectorFamily(PrefixedFamily):
@@ -80,7 +83,7 @@ class RegisteredVectors(_VectorFamily):
             )
         is_atari = str(spec.vector_entry_point).startswith("ale_py.")
         options: dict[str, Any] = {**_ALE_KWARGS} if is_atari else {}
-        options |= {**_of_game(env_name, is_atari, "frameskip", env_frameskip), **kwargs}
+        options |= _of_game(env_name, is_atari, "frameskip", env_frameskip, kwargs)
         return gymnasium.make_vec(spec.id, num_envs=num_envs, vectorization_mode="vector_entry_point", **options)
 
 
@@ -105,8 +108,8 @@ class EnvPool(_VectorFamily):
         if env_id not in envpool.list_all_envs():
             raise EnvError(f"--env={env_name}: EnvPool has no {env_id}; envpool.list_all_envs() names what it has")
         is_atari = envpool.registration.registry.specs[env_id][0] == "envpool.atari"
-        options: dict[str, Any] = {"num_threads": 1, **_of_game(env_name, is_atari, "frame_skip", env_frameskip)}
-        options |= {"env_type": "gymnasium", "num_envs": num_envs, **kwargs}
+        options: dict[str, Any] = {"num_threads": 1, "env_type": "gymnasium", "num_envs": num_envs}
+        options |= _of_game(env_name, is_atari, "frame_skip", env_frameskip, kwargs)
         return SeededPool(functools.partial(envpool.make, env_id, **options), seed)
 
 

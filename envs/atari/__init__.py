@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sfactory.errors import EnvError
 
-from ..registered import Rows
+from ..registered import Rows, require_frameskip
 from .games import GAMES, rom_of
 
 if TYPE_CHECKING:
@@ -105,12 +105,8 @@ class Atari:
             raise EnvError(f"--env={env_name}: no Atari game of this name; for example --env=atari_breakout")
         from .preprocessing import AtariEnv, Preprocessing
 
+        require_frameskip(env_name, env_frameskip, "frameskip", kwargs)
         options: dict[str, Any] = {"frameskip": env_frameskip, **kwargs}
-        if options["frameskip"] != env_frameskip:
-            raise EnvError(
-                f"--env={env_name}: --env_frameskip={env_frameskip}, but --env_kwargs say "
-                f"frameskip={options['frameskip']!r}; --env_frameskip decides, leave the other out"
-            )
         if max_episode_steps is not None:
             frames = max_episode_steps * env_frameskip
             if options.setdefault("max_episode_frames", frames) != frames:

@@ -197,6 +197,23 @@ def test_vector_env_that_cannot_be_made_is_refused(name: str, frameskip: int, wo
 
 
 @pytest.mark.parametrize(
+    ("name", "module", "argument"),
+    [
+        ("atari_breakout", "ale_py", "frameskip"),
+        ("vector:ALE/Breakout-v5", "ale_py", "frameskip"),
+        ("envpool:Breakout-v5", "envpool", "frame_skip"),
+        ("doom_basic", "vizdoom", "frame_skip"),
+    ],
+)
+def test_a_frameskip_of_the_kwargs_that_is_not_that_of_the_flag_is_refused(
+    name: str, module: str, argument: str
+) -> None:
+    pytest.importorskip(module)
+    with pytest.raises(EnvError, match=f"--env={name}: --env_frameskip=4, but --env_kwargs say {argument}=2"):
+        EnvFactory(name, {argument: 2}, env_frameskip=4).either()
+
+
+@pytest.mark.parametrize(
     ("name", "module", "extra"),
     [("envpool:CartPole-v1", "envpool", "envpool"), ("vector:ALE/Breakout-v5", "ale_py", "atari")],
 )
