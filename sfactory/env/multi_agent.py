@@ -97,7 +97,7 @@ class AgentsEnv(abc.ABC):
 
 
 class AgentsWrapper(AgentsEnv):
-    """Shows ``env`` in another form; it is drawn and closed as before."""
+    """Shows ``env`` in another form; it is drawn as before, and closed if it can be."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
@@ -109,8 +109,9 @@ class AgentsWrapper(AgentsEnv):
         return self.env.render()
 
     def close(self) -> None:
-        """See AgentsEnv."""
-        self.env.close()
+        """See AgentsEnv; an env with another interface need not have it."""
+        if hasattr(self.env, "close"):
+            self.env.close()
 
 
 def require_agents(env: AgentsEnv, agents: tuple[str, ...]) -> None:

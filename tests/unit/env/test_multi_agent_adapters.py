@@ -9,6 +9,7 @@ import gymnasium.spaces as spaces
 import numpy as np
 import pytest
 
+from sfactory.env.lifecycle import close_env
 from sfactory.env.multi_agent import BadAgents, Change, blank
 from sfactory.env.multi_agent_adapters import ListedAgents, ParallelAgents, TurnAgents, UnequalAgents, agents_env_of
 from sfactory.errors import EnvError
@@ -315,6 +316,21 @@ def test_lists_are_passed_on_and_a_flag_that_stays_is_reported_once() -> None:
     env.returned = ([5, 6], [0.5, 1.5], [True, False], [True, False], [{"a": 1}, {}])
     assert agents.step([0, 0])[2] == Change([True, False], [False, False], [False, True], [{"a": 1}, {}])
     assert agents.step([0, 0])[2] is None
+
+
+def test_lists_are_closed_if_they_can_be(caplog: pytest.LogCaptureFixture) -> None:
+    class Closed(Lists):
+        times = 0
+
+        def close(self) -> None:
+            self.times += 1
+
+    closed = Closed()
+    for env in (Lists(), closed):
+        close_env(agents_env_of(env), "lists")
+
+    assert caplog.messages == []
+    assert closed.times == 1
 
 
 def test_in_lists_an_agent_that_is_not_active_sleeps() -> None:
