@@ -66,7 +66,7 @@ class RegisteredVectors(_VectorFamily):
     def make(
         self, env_name: str, *, num_envs: int, env_frameskip: int = 1, **kwargs: object
     ) -> VectorEnv[Any, Any, Any]:
-        """``num_envs`` of them in one. Raises EnvError if the id has no vectorized form."""
+        """``num_envs`` of them in one. Raises EnvError if the id has no vectorized form, or one that is not drawn."""
         import gymnasium
 
         from sfactory.env.registered import registered_spec
@@ -82,6 +82,10 @@ class RegisteredVectors(_VectorFamily):
                 f"--env={env_name}: Gymnasium has no vectorized form of {env_id}; --env={env_id} steps them one by one"
             )
         is_atari = str(spec.vector_entry_point).startswith("ale_py.")
+        if is_atari and kwargs.pop("render_mode", None) is not None:
+            play = f"play --env={spec.id}, or " if ATARI.matches(spec.id) else ""
+            flags = "--save_video, --render=window or --eval_video"
+            raise EnvError(f"--env={env_name}: ale-py's vector form cannot be drawn: {play}leave out {flags}")
         options: dict[str, Any] = {**_ALE_KWARGS} if is_atari else {}
         options |= _of_game(env_name, is_atari, "frameskip", env_frameskip, kwargs)
         return gymnasium.make_vec(spec.id, num_envs=num_envs, vectorization_mode="vector_entry_point", **options)

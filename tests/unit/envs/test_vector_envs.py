@@ -133,6 +133,12 @@ def test_a_game_of_ale_py_beyond_the_57_is_made_like_them() -> None:
     assert defaults_of(name) == defaults_of("atari_breakout")
 
 
+def test_a_video_of_ale_pys_vector_form_is_refused_with_the_form_that_has_one() -> None:
+    with pytest.raises(EnvError, match="ale-py's vector form cannot be drawn: play --env=ALE/Breakout-v5"):
+        EnvFactory("vector:ALE/Breakout-v5").either("rgb_array")
+    assert EnvFactory("vector:ALE/Breakout-v5", {"render_mode": None}).either().render_mode is None
+
+
 def test_a_game_of_envpool_beyond_the_57_takes_the_frameskip_of_the_flag() -> None:
     pytest.importorskip("envpool")
     pool: Any = EnvFactory("envpool:AirRaid-v5", env_frameskip=3).vector(num_envs=1, seed=1)
