@@ -112,7 +112,7 @@ def check_agents_env(env: AgentsEnv, name: str, find_masks: bool = False, obs_la
             if has_info_mask(inner.observation_space, inner.env.last()[-1], obs_layout):
                 raise MasksInInfo
         elif isinstance(inner, UnequalAgents) and find_masks:
-            _find_masks_of_unequal(inner, spec)
+            _find_masks_of_unequal(inner, obs_layout)
         _play(env, spec, inner.observation_space if find_masks else None, obs_layout)
     return spec
 
@@ -211,7 +211,7 @@ def _check_parallel(agents: ParallelAgents, find_masks: bool, obs_layout: tuple[
             require_none(agents.observation_space, info, obs_layout)
 
 
-def _find_masks_of_unequal(agents: UnequalAgents, spec: EnvSpec) -> None:
+def _find_masks_of_unequal(agents: UnequalAgents, obs_layout: tuple[str, ...]) -> None:
     own, env = agents.env, agents.env.env
     seen_by = {agent: seen for agent, (seen, _) in zip(env.possible_agents, own.spaces, strict=True)}
     given = _first_reset(env)
@@ -219,7 +219,7 @@ def _find_masks_of_unequal(agents: UnequalAgents, spec: EnvSpec) -> None:
     if any(agent in seen_by and has_info_mask(seen_by[agent], info) for agent, info in infos.items()):
         raise MasksInInfo
     if isinstance(own, ParallelAgents):
-        actions = LegalActions(spec, agents).of(agents.reset(seed=0))
+        actions = LegalActions(agents.spec.masked_by(obs_layout), agents).of(agents.reset(seed=0))
         chosen = {
             agent: actions[place][kind] for place, (agent, kind) in enumerate(zip(seen_by, agents.kinds, strict=True))
         }
