@@ -21,7 +21,7 @@ import gymnasium
 import gymnasium.spaces as spaces
 import numpy as np
 from gymnasium.vector.utils import batch_space
-from gymnasium.wrappers import FlattenObservation, TimeLimit, TransformObservation
+from gymnasium.wrappers import TimeLimit, TransformObservation
 
 from sfactory.config.env_families import install_advice
 from sfactory.config.flags import assigned
@@ -354,16 +354,19 @@ def _flattened(env: Env, obs_layout: tuple[str, ...]) -> Env:
         raise EnvError(f"--flatten_obs=True: {unread[0][1]}: leave that out with a --wrapper of your own")
     parts = [(path, key_of(path, OBS_KEY), leaf) for path, leaf in leaves(space)]
     masks = {key: path for path, key, _ in parts if is_mask(key, obs_layout)}
-    if not masks:
-        return FlattenObservation(env)
     if OBS_KEY in masks:
         raise EnvError(f"--flatten_obs=True: an action mask has the key {OBS_KEY!r}, as all others would: rename it")
     seen = [(path, leaf) for path, key, leaf in parts if key not in masks]
-    flat = spaces.Tuple([leaf for _, leaf in seen])
+    flat = spaces.Tuple([leaf for _, leaf in seen])  # Gymnasium's own wrapper fails at an empty Dict or Tuple
+
+    def vector(obs: Any) -> Any:
+        return spaces.flatten(flat, tuple(reduce(getitem, path, obs) for path, _ in seen))
+
+    if not masks:
+        return TransformObservation(env, vector, spaces.flatten_space(flat))
     new = spaces.Dict({OBS_KEY: spaces.flatten_space(flat), **{key: leaf for _, key, leaf in parts if key in masks}})
 
     def read(obs: Any) -> dict[str, Any]:
-        numbers = spaces.flatten(flat, tuple(reduce(getitem, path, obs) for path, _ in seen))
-        return {OBS_KEY: numbers, **{key: reduce(getitem, path, obs) for key, path in masks.items()}}
+        return {OBS_KEY: vector(obs), **{key: reduce(getitem, path, obs) for key, path in masks.items()}}
 
     return TransformObservation(env, read, new)

@@ -15,6 +15,7 @@ from gymnasium.wrappers import (
     GrayscaleObservation,
     ResizeObservation,
     TimeLimit,
+    TransformObservation,
 )
 
 from sfactory.actor.multi_agent_batch import AgentActivity
@@ -268,6 +269,17 @@ def test_observations_are_flattened_as_by_gymnasium_beside_the_mask() -> None:
     assert shown.keys() == {"obs", "action_mask"}
     assert np.argmax(shown["obs"]) == plain["context"]
     assert np.array_equal(shown["action_mask"], plain["action_mask"])
+
+
+def test_empty_parts_of_observations_are_left_out_of_the_vector() -> None:
+    box, nothing = Pictures((2,)).observation_space, gymnasium.spaces.Dict({})
+    for space, read in (
+        (gymnasium.spaces.Dict(seen=box, none=nothing), lambda obs: {"seen": obs, "none": {}}),
+        (gymnasium.spaces.Tuple((nothing, box)), lambda obs: ({}, obs)),
+    ):
+        env = wrapped(TransformObservation(Pictures((2,)), read, space), WrapperConfig(flatten_obs=True))
+        assert env.observation_space == box
+        assert np.array_equal(env.reset()[0], Pictures((2,)).reset()[0])
 
 
 def test_masks_of_infos_stand_beside_wrapped_observations() -> None:
