@@ -342,17 +342,12 @@ class EnvFactory:
 
     def _adapted(self, env: object) -> AgentsEnv | None:
         """``env`` as an AgentsEnv if it has several agents."""
-        from sfactory.env.info_masks import NOT_OF_LISTS, InfoMaskAgentsEnv
         from sfactory.env.multi_agent_adapters import agents_env_of
 
-        joins, is_named = self.info_action_mask == "on", hasattr(env, "possible_agents")
         try:
-            agents = agents_env_of(InfoMaskAgentsEnv(env) if joins and is_named else env)
+            return agents_env_of(env, self.info_action_mask == "on")
         except EnvError as error:
             raise self._error(str(error)) from None
-        if joins and agents is not None and not is_named:
-            raise self._error(f"--info_action_mask=on: {NOT_OF_LISTS}")
-        return agents
 
     def _error(self, text: str) -> EnvError:
         return EnvError(f"--env={self.name}: {text}")

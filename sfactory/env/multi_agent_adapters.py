@@ -18,7 +18,7 @@ import gymnasium.spaces as spaces
 import numpy as np
 
 from sfactory.config.import_strings import described
-from sfactory.env.info_masks import has_mask_key
+from sfactory.env.info_masks import NOT_OF_LISTS, InfoMaskAgentsEnv, has_mask_key
 from sfactory.env.multi_agent import AgentsEnv, AgentsStep, AgentsWrapper, BadAgents, Change, blank
 from sfactory.errors import EnvError
 from sfactory.tensor_spec import MASK_KEY
@@ -27,17 +27,23 @@ IS_ACTIVE = "is_active"
 _Pick = Callable[[Mapping[Hashable, Any]], tuple[Any, ...]]
 
 
-def agents_env_of(env: Any) -> AgentsEnv | None:
-    """Adapt ``env`` to AgentsEnv; None for a single-agent env. Raises EnvError for an unusable multi-agent env."""
-    if isinstance(env, AgentsEnv):
-        return env
-    if hasattr(env, "possible_agents"):
+def agents_env_of(env: Any, joins_masks: bool = False) -> AgentsEnv | None:
+    """Adapt ``env`` to AgentsEnv; None for a single-agent env. Raises EnvError for an unusable multi-agent env.
+
+    joins_masks: action masks in its infos become part of observations, which only PettingZoo's interfaces have.
+    """
+    if hasattr(env, "possible_agents") and not isinstance(env, AgentsEnv):
+        env = InfoMaskAgentsEnv(env) if joins_masks else env
         agents = TurnAgents(env) if acts_in_turns(env) else ParallelAgents(env)
         return agents if agents.are_equal else UnequalAgents(agents)
-    is_many = getattr(env, "is_multiagent", None)
+    is_many = isinstance(env, AgentsEnv) or getattr(env, "is_multiagent", None)
     if is_many is None:
         count = getattr(env, "num_agents", 1)
         is_many = isinstance(count, int) and count > 1
+    if is_many and joins_masks:
+        raise EnvError(f"--info_action_mask=on: {NOT_OF_LISTS}")
+    if isinstance(env, AgentsEnv):
+        return env
     return ListedAgents(env) if is_many else None
 
 

@@ -71,3 +71,8 @@ def test_check_env_says_that_masks_in_infos_of_lists_are_not_read() -> None:
     report = inspect_env(EnvFactory(f"{__name__}:MaskedLists", {"masked": "reset"}, info_action_mask="auto"), 10)
 
     assert "--info_action_mask=off" in report.refusal
+
+
+def test_the_flag_is_refused_for_an_env_of_our_own_interface() -> None:
+    with pytest.raises(EnvError, match="--info_action_mask=on: "):
+        EnvFactory("tests.support.scripted_agents:ScriptedAgents", info_action_mask="on").either()
