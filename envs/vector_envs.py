@@ -27,10 +27,21 @@ if TYPE_CHECKING:
 # Rewards are raw: the learner clips them. One thread, since actors share the cores. Ids of ale-py have sticky actions.
 _ALE_KWARGS: Mapping[str, object] = {"reward_clipping": False, "num_threads": 1, "repeat_action_probability": 0.0}
 
+# Games of EnvPool beyond the 57, as its ids write them.
+_MORE_GAMES = (
+    *("Adventure", "AirRaid", "Atlantis2", "Backgammon", "BasicMath", "Blackjack", "Carnival", "Casino"),
+    *("Crossbow", "Darkchambers", "DonkeyKong", "Earthworld", "ElevatorAction", "Entombed", "Et", "FlagCapture"),
+    *("Frogger", "Galaxian", "Hangman", "HauntedHouse", "HumanCannonball", "JourneyEscape", "Kaboom"),
+    *("KeystoneKapers", "KingKong", "Klax", "Koolaid", "LaserGates", "LostLuggage", "MarioBros"),
+    *("MiniatureGolf", "MrDo", "Othello", "Pacman", "Pitfall2", "Pooyan", "SirLancelot", "SpaceWar", "Superman"),
+    *("Tetris", "TicTacToe3d", "Trondead", "Turmoil", "VideoCheckers", "VideoChess", "VideoCube", "WordZapper"),
+)
 
-def _has_atari_defaults(env_id: str) -> bool:
-    """Whether an id is a game of ale-py, or one of the 57 games as EnvPool writes it."""
-    return env_id.startswith("ALE/") or rom_of(env_id) is not None or rom_of(f"ALE/{env_id}") is not None
+
+def _is_atari(env_id: str) -> bool:
+    """Whether an id is a game of ale-py, or one of Atari as EnvPool writes it."""
+    is_one_of_the_57 = rom_of(env_id) is not None or rom_of(f"ALE/{env_id}") is not None
+    return is_one_of_the_57 or env_id.startswith("ALE/") or env_id.removesuffix("-v5") in _MORE_GAMES
 
 
 def _of_game(
@@ -56,7 +67,7 @@ class _VectorFamily(PrefixedFamily):
         from sfactory.env.vector import defaults_of_form
 
         env_id = env_name.removeprefix(self.prefix)
-        return ATARI.defaults(env_id) if _has_atari_defaults(env_id) else defaults_of_form(env_id)
+        return ATARI.defaults(env_id) if _is_atari(env_id) else defaults_of_form(env_id)
 
 
 @dataclass(frozen=True)
@@ -72,7 +83,7 @@ class RegisteredVectors(_VectorFamily):
         from sfactory.env.registered import registered_spec
 
         env_id = env_name.removeprefix(self.prefix)
-        if _has_atari_defaults(env_id):
+        if _is_atari(env_id):
             if lack := lack_of(ATARI.modules, ATARI.extra):
                 raise EnvError(f"--env={env_name}: {lack}")
             gymnasium.register_envs(importlib.import_module("ale_py"))
@@ -111,9 +122,8 @@ class EnvPool(_VectorFamily):
         env_id = env_name.removeprefix(self.prefix)
         if env_id not in envpool.list_all_envs():
             raise EnvError(f"--env={env_name}: EnvPool has no {env_id}; envpool.list_all_envs() names what it has")
-        is_atari = envpool.registration.registry.specs[env_id][0] == "envpool.atari"
         options: dict[str, Any] = {"num_threads": 1, "env_type": "gymnasium", "num_envs": num_envs}
-        options |= _of_game(env_name, is_atari, "frame_skip", env_frameskip, kwargs)
+        options |= _of_game(env_name, _is_atari(env_id), "frame_skip", env_frameskip, kwargs)
         return SeededPool(functools.partial(envpool.make, env_id, **options), seed)
 
 

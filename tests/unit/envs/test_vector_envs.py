@@ -68,10 +68,10 @@ def test_the_vector_form_of_an_id_has_the_defaults_of_the_id() -> None:
         ("envpool:MiniGrid-DoorKey-5x5-v0", "MiniGrid-DoorKey-5x5-v0"),
         ("envpool:BabyAI-GoToLocal-v0", "BabyAI-GoToLocal-v0"),
         ("envpool:FetchReachDense-v1", "FetchReachDense-v1"),
+        ("envpool:Blackjack-v5", "atari_breakout"),  # a game of the Atari 2600, not of cards
     ):
         assert defaults_of(form) == defaults_of(name) != {}
     assert defaults_of("envpool:CarRacing-v3") == {}  # its images are larger
-    assert defaults_of("envpool:Blackjack-v5") == {}  # a game of the Atari 2600, not of cards
     assert "env_frameskip" in defaults_of("VizdoomCustom-v1")
     assert "env_frameskip" not in defaults_of("envpool:VizdoomCustom-v1")  # which EnvPool does not take
 
@@ -145,6 +145,7 @@ def test_a_game_of_envpool_beyond_the_57_takes_the_frameskip_of_the_flag() -> No
 
     assert pool.spec.config.frame_skip == 3
     assert not pool.spec.config.use_fire_reset
+    assert defaults_of("envpool:AirRaid-v5") == defaults_of("envpool:Breakout-v5")
 
 
 def test_games_of_envpool_are_those_of_the_atari_family() -> None:
