@@ -196,10 +196,7 @@ class Checkpointer:
         check: Callable[[int], None],
         flat: FlatState,
     ) -> None:
-        """``check``: given the train step, raises DivergedError if weights are not finite; nothing is saved then.
-
-        flat: of the model.
-        """
+        """``check``: given the train step, raises DivergedError if weights (``flat``) are not finite; none is saved."""
         self.setup, self.trainer, self.progress, self._row, self._check = setup, trainer, progress, row, check
         self._flat, self._pool = flat, setup.shared.opponents
         self._config = config = setup.config.checkpoint
@@ -207,8 +204,7 @@ class Checkpointer:
         path = setup.checkpoint_dir
         self._directory = None if path is None else CheckpointDir(path, config.keep_checkpoints)
         self._save_due = Every(config.save_every_sec)
-        self._pause = Deadline(0.0)
-        self._best_pause = Deadline(config.save_best_every_sec)
+        self._pause, self._best_pause = Deadline(0.0), Deadline(config.save_best_every_sec)
         self._next_milestone = self._next_snapshot = math.inf
         self._resumed_at: tuple[int, int] | None = None  # train step and env steps
         self._has_latest = False  # without one, a resumed run continues from the best policy
@@ -268,11 +264,17 @@ class Checkpointer:
             log.warning("policy %d %s", self.setup.policy, text)
         self.save()
 
+    def save_choice_if_due(self) -> None:
+        """Save what the policy went back to, if that is due; as ``after_dataset``."""
+        if self.choice_is_due:
+            self._save_each(self._save_latest_if_due)
+
     def after_dataset(self) -> None:
         """Save all that is due, each even if another fails: that is logged, and tried again. Raises DivergedError."""
-        if not self._pause.passed:
-            return
-        for save in (self._save_latest_if_due, self._save_best_if_due, self._save_milestone_if_due):
+        self._save_each(self._save_latest_if_due, self._save_best_if_due, self._save_milestone_if_due)
+
+    def _save_each(self, *saves: Callable[[], None]) -> None:
+        for save in saves if self._pause.passed else ():
             try:
                 save()
             except CannotSaveError as error:

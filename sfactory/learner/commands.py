@@ -45,8 +45,7 @@ class CommandExecutor:
 
     def execute_due(self, finished: bool) -> bool:
         """Save if that is due, and ``execute_waiting`` unless learning is ``finished``; whether there was a command."""
-        if self._checkpointer.choice_is_due:
-            self._checkpointer.after_dataset()
+        self._checkpointer.save_choice_if_due()
         return not finished and self.execute_waiting()
 
     def execute(self, command: LearnerCommand) -> str:

@@ -228,8 +228,7 @@ class Learner:
         if self.agreement is None:
             return is_ready
         failure = self._hooks.failure
-        all_go_on = self.agreement.may_open(is_ready, "" if failure is None else failure.headline)
-        return all_go_on and not self.wants_no_more
+        return self.agreement.may_open(is_ready, "" if failure is None else failure.headline) and not self.wants_no_more
 
     def learn(self, columns: Columns) -> None:
         """Every pass over one dataset, from open to close."""
@@ -242,6 +241,7 @@ class Learner:
     def open(self, columns: Columns) -> Dataset:
         """Begin to learn from a dataset. ``columns`` must not change until it is closed."""
         with self._changing_model():
+            self.checkpointer.save_choice_if_due()
             trainer = self.trainer
             batch = Batch.of(columns, trainer.algo, trainer.learner, trainer.train_step, self._device)
             self._lags.count(columns.scalars, trainer.train_step)

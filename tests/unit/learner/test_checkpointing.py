@@ -307,8 +307,9 @@ def went_back(path: Path) -> LoneCheckpointer:
     return back
 
 
+@pytest.mark.parametrize("waits", [False, True])
 def test_a_policy_that_went_back_and_learns_nothing_is_saved_once_another_has_learned(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, waits: bool
 ) -> None:
     back = went_back(tmp_path)
     before = sorted(tmp_path.iterdir())
@@ -320,10 +321,15 @@ def test_a_policy_that_went_back_and_learns_nothing_is_saved_once_another_has_le
     assert not caplog.records
 
     back.shared.status.row("sf-learner-1").add("datasets", 1)
+    back.control.tell_objective(0, 99.0)  # a later mean of weights that have learned nothing since
     assert back.checkpointer.choice_is_due
-    back.checkpointer.finish()
+    if waits:
+        back.checkpointer.save_choice_if_due()
+    else:
+        back.checkpointer.finish()
 
     assert not back.checkpointer.choice_is_due
+    assert back.best() == Saved(1.0, 50.0)
     again = LoneCheckpointer(tmp_path)
     again.checkpointer.load()
     assert again.trainer.train_step == 1

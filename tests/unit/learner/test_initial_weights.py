@@ -176,8 +176,9 @@ def test_a_policy_that_does_not_learn_and_has_no_best_checkpoint_loads_its_lates
     assert list((tmp_path / "checkpoint_p0").glob("*.pth")) == [before]
 
 
-def test_a_policy_that_does_not_learn_and_went_back_is_saved_while_others_learn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("learns", [False, True])
+def test_a_policy_that_went_back_is_saved_once_others_have_learned_and_before_it_learns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learns: bool
 ) -> None:
     first = LoneLearner(tmp_path)
     first.learning.checkpointer.save()
@@ -186,16 +187,20 @@ def test_a_policy_that_does_not_learn_and_went_back_is_saved_while_others_learn(
     first.learn()
     first.learning.finish(save=True)
     CheckpointDir(tmp_path / "checkpoint_p0", 2).save_best(older, 0, 0, metric=0.0)
-    frozen = LoneLearner(tmp_path, num_policies=2, train_policies=(1,), load_checkpoint_kind="best")
-    worker, control = LearnerWorker(frozen.setup, frozen.learning, frozen.row), frozen.shared.control
+    policies = {"num_policies": 2, "train_policies": () if learns else (1,)}
+    back = LoneLearner(tmp_path, **policies, load_checkpoint_kind="best")
+    worker, control = LearnerWorker(back.setup, back.learning, back.row), back.shared.control
     monkeypatch.setattr(worker, "discard", lambda _: control.order_stop(Stop.SAVE))
 
-    frozen.learning.execute_command()
-    before = frozen.saved()
-    frozen.shared.status.row("sf-learner-1").add("datasets", 1)
-    worker.drain()
+    back.learning.execute_command()
+    before = back.saved()
+    back.shared.status.row("sf-learner-1").add("datasets", 1)
+    if learns:
+        back.learning.open(back.area)
+    else:
+        worker.drain()
 
-    after = frozen.saved()
+    after = back.saved()
     assert before is not None
     assert after is not None
     assert (before["train_step"] > 0, after["train_step"]) == (True, 0)
