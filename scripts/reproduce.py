@@ -19,7 +19,6 @@ those of a run that is alone: before and after each seed it is measured how busy
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -33,16 +32,19 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from scripts.command import ROOT, TRAIN, json_line, run, shown
 from scripts.draw_curves import kept, rows_of
 from scripts.proc import busy_cores
-from scripts.record import machine, write_json
+from scripts.record import machine
 from scripts.results_files import Point, measurements, read_row, write_row
 from scripts.results_page import PAGE, RESULTS, outcome, write_page
 from scripts.rows import EPISODES, GREEDY, PARITY, RATING, RETURN, ROWS, Row
+from sfactory.atomic import read_json, write_json
+from sfactory.config.saved_config import RUN_NAME
 
 _LIMIT_S = 24 * 3600.0
 _LOOK_S = 2.0
 _BUSY_CORES = 0.5  # more than that by others slows a run down
 _PLAY_SEED = 10_000  # episodes that are played afterwards are not those of training
 _TRAIN_S = "perf/train_seconds"
+_OF_SESSION = ("date", "alone")  # facts that may differ where a row or a seed goes on
 # Their versions change what a row reaches.
 _PACKAGES = ("ale-py", "box2d", "envpool", "minatar", "minigrid", "mpe2", "mujoco", "nle", "pettingzoo", "vizdoom")
 
@@ -62,7 +64,7 @@ class Runs(NamedTuple):
         where = [f"--train_dir={self.train_dir}", f"--experiment={self.name(seed)}", restart]
         return [*TRAIN, *self.row.words(seed), *where, f"--experiment_summaries_interval={every_s:g}"]
 
-    def begun(self, seed: int) -> Path:
+    def begun_path(self, seed: int) -> Path:
         """The file with the facts of a seed whose run has begun, until its results are written."""
         return ROOT / self.train_dir / f"{self.name(seed)}.json"
 
@@ -128,23 +130,28 @@ def facts_of(runs: Runs) -> dict[str, Any]:
     return {**machine(), "packages": packages, "commit": commit(), "command": command, **played}
 
 
-def begin(runs: Runs, seed: int, facts: Mapping[str, Any]) -> bool:
-    """Note that the run of a seed begins. Returns whether one with the same facts was interrupted and can go on."""
-    path, now = runs.begun(seed), {name: facts[name] for name in facts if name not in ("date", "alone")}
-    is_there = path.exists() and (ROOT / runs.train_dir / runs.name(seed)).exists()
-    resumes = is_there and json.loads(path.read_text()) == now
-    write_json(path, now)
-    print(
-        f"{runs.row.name}, seed {seed}: {'goes on; ' if resumes else ''}see {runs.train_dir / runs.name(seed)}",
-        flush=True,
-    )
-    return resumes
+class Begun(NamedTuple):
+    """A run of a seed that can go on. status: of its last session. alone: whether nothing is known to run beside it."""
+
+    status: str
+    alone: bool
+
+
+def begun(runs: Runs, seed: int, facts: Mapping[str, Any]) -> Begun | None:
+    """The run of a seed that began with the same facts and has not failed, if any."""
+    try:
+        known = read_json(runs.begun_path(seed))
+        status = str(read_json(ROOT / runs.train_dir / runs.name(seed) / RUN_NAME)["status"])
+    except (OSError, ValueError):
+        return None
+    is_same = all(known.get(name) == facts[name] for name in facts if name not in _OF_SESSION)
+    return Begun(status, known["alone"]) if is_same and status != "failed" else None
 
 
 def kept_of(runs: Runs, facts: Mapping[str, Any], results: Path) -> tuple[dict[str, Any], list[Point]]:
     """What ``results`` has of a row that stays. Says which seeds are of other code or of another machine."""
     known, points = read_row(runs.row.name, results)
-    other = [name for name in facts if name not in ("date", "alone") and known.get(name) != facts[name]]
+    other = [name for name in facts if name not in _OF_SESSION and known.get(name) != facts[name]]
     if not (known and other):
         return known, points
     seeds, does = ", ".join(measurements(known)[-1]["reached"]), "keeps" if runs.add else "drops"
@@ -168,17 +175,23 @@ def reproduce(runs: Runs, seeds: Sequence[int], results: Path) -> dict[str, floa
         if str(seed) in reached:
             print(f"{runs.row.name}, seed {seed}: measured already", flush=True)
             continue
-        if resumes := begin(runs, seed, of_run):
+        before = begun(runs, seed, of_run)
+        goes_on = "" if before is None else "goes on; "
+        print(f"{runs.row.name}, seed {seed}: {goes_on}see {runs.train_dir / runs.name(seed)}", flush=True)
+        if before is not None and before.status != "done":
             facts["resumed"] = [*facts.get("resumed", ()), seed]
         busy = busy_cores(_LOOK_S)
-        curve, reached[str(seed)] = measure(runs, seed, resumes)
+        facts["alone"] = facts["alone"] and busy <= _BUSY_CORES and (before is None or before.alone)
+        runs.begun_path(seed).parent.mkdir(parents=True, exist_ok=True)
+        write_json(runs.begun_path(seed), {**of_run, "alone": facts["alone"]})
+        curve, reached[str(seed)] = measure(runs, seed, before is not None)
         busy = max(busy, busy_cores(_LOOK_S))
         if busy > _BUSY_CORES:
             print(f"{runs.row.name}, seed {seed}: beside other work, which kept {busy:.1f} cores busy", flush=True)
         facts["alone"] = facts["alone"] and busy <= _BUSY_CORES
         points = [*points, *curve]
         write_row(runs.row.name, {**facts, "reached": reached}, points, results)
-        runs.begun(seed).unlink()
+        runs.begun_path(seed).unlink()
         print(f"{runs.row.name}, seed {seed}: {reached[str(seed)]} after {curve[-1].minutes:.2f} min", flush=True)
     return reached
 

@@ -5,6 +5,7 @@ Importing this needs neither the emulator nor OpenCV; only making a game does.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -97,8 +98,8 @@ class Atari:
     ) -> gymnasium.Env[Any, Any]:
         """The game, preprocessed, with actions held for ``env_frameskip`` frames.
 
-        max_episode_steps: max_episode_frames in steps. Raises EnvError if an option is out of range or contradicts
-        another one.
+        max_episode_steps: a limit in steps beside max_episode_frames. Raises EnvError if an option is out of range or
+        contradicts env_frameskip.
         """
         rom = rom_of(env_name)
         if rom is None:
@@ -107,15 +108,12 @@ class Atari:
 
         require_frameskip(env_name, env_frameskip, "frameskip", kwargs)
         options: dict[str, Any] = {"frameskip": env_frameskip, **kwargs}
-        if max_episode_steps is not None:
-            frames = max_episode_steps * env_frameskip
-            if options.setdefault("max_episode_frames", frames) != frames:
-                raise EnvError(
-                    f"--env={env_name}: max_episode_steps={max_episode_steps} are {frames} frames, but --env_kwargs "
-                    f"say max_episode_frames={options['max_episode_frames']!r}; leave one of the two out"
-                )
         render_mode = options.pop("render_mode", None)
-        return AtariEnv(rom, Preprocessing(**options), render_mode)
+        preprocessing = Preprocessing(**options)
+        if max_episode_steps is not None:
+            frames = min(preprocessing.max_episode_frames, max_episode_steps * env_frameskip)
+            preprocessing = dataclasses.replace(preprocessing, max_episode_frames=frames)
+        return AtariEnv(rom, preprocessing, render_mode)
 
     def defaults(self, env_name: str) -> Mapping[str, object]:
         """Flags with which ``--env=env_name`` alone learns."""

@@ -195,8 +195,7 @@ def kept_workers(kept: object, default: object) -> list[str]:
     if kept == default:
         return []
     there, here = assigned("num_workers", kept), assigned("num_workers", default)
-    text = "is the default of the cores that this run began on, and stays; on those that it has here the default is"
-    return [f"{there} {text} {here}: to change it, give that"]
+    return [f"the run keeps {there}, the default of the cores where it began; for those here the default is {here}"]
 
 
 def check_resume(saved: SavedConfig, config: Config) -> list[str]:

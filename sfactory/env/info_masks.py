@@ -23,6 +23,7 @@ from sfactory.tensor_spec import MASK_KEY, is_mask
 
 Masks = npt.NDArray[np.int8]
 _ADVICE = ": correct the env, or ignore its masks: --info_action_mask=off"
+LATE_MASKS = f"the info of step() has {MASK_KEY!r}, and that of reset() has none{_ADVICE}"
 NOT_OF_LISTS = (
     "many agents have action masks in their infos with PettingZoo's interfaces alone; make the mask the entry "
     f"{MASK_KEY!r} of a Dict observation, or ignore it: --info_action_mask=off"
@@ -35,10 +36,12 @@ def has_info_mask(observation_space: spaces.Space[Any], info: Any, obs_layout: t
     return has_one and not (has_mask_key(observation_space) or shows_mask(observation_space, obs_layout))
 
 
-def require_none(observation_space: spaces.Space[Any], info: Any, obs_layout: tuple[str, ...] = ()) -> None:
-    """Raise EnvError if ``info``, of a step after a reset without one, has an action mask: it would not be read."""
+def require_none(
+    observation_space: spaces.Space[Any], info: Any, obs_layout: tuple[str, ...] = (), problem: str = LATE_MASKS
+) -> None:
+    """Raise EnvError with the text ``problem`` if ``info`` has an action mask, which would not be read."""
     if has_info_mask(observation_space, info, obs_layout):
-        raise EnvError(f"the info of step() has {MASK_KEY!r}, and that of reset() has none{_ADVICE}")
+        raise EnvError(problem)
 
 
 def shows_mask(observation_space: spaces.Space[Any], obs_layout: tuple[str, ...]) -> bool:

@@ -15,7 +15,7 @@ from sfactory.actor.multi_agent_batch import AgentActivity
 from sfactory.clock import Deadline
 from sfactory.env.actions import block_reader
 from sfactory.env.conversion import NO_LEGAL_ACTION, NOT_FINITE, BadObservation, BlockWriter, ObsWriter
-from sfactory.env.info_masks import NOT_OF_LISTS, has_info_mask, require_none
+from sfactory.env.info_masks import LATE_MASKS, NOT_OF_LISTS, has_info_mask, require_none
 from sfactory.env.legal_actions import LegalActions, legal_rows
 from sfactory.env.multi_agent import AgentsEnv, BadAgents
 from sfactory.env.multi_agent_adapters import ListedAgents, ParallelAgents, TurnAgents, UnequalAgents
@@ -246,8 +246,9 @@ def _check_listed(agents: ListedAgents, find_masks: bool, obs_layout: tuple[str,
     _require_lists(("observations", "rewards", "terminated", "truncated", "infos"), step, spec, "step()")
     given = (("reset()", reset[-1]), ("step()", step[-1])) if find_masks else ()
     for where, infos in given:
-        has_one = any(has_info_mask(agents.observation_space, info, obs_layout) for info in infos)
-        _require(not has_one, f"{where} gave infos with {MASK_KEY!r}: {NOT_OF_LISTS}")
+        for info in infos:
+            problem = f"{where} gave infos with {MASK_KEY!r}: {NOT_OF_LISTS}"
+            require_none(agents.observation_space, info, obs_layout, problem)
 
 
 def _require_lists(whats: Sequence[str], parts: Sequence[Any], spec: EnvSpec, where: str) -> None:
@@ -269,6 +270,8 @@ def _play(env: AgentsEnv, spec: EnvSpec, unmasked: gymnasium.Space[Any] | None, 
     """Step the env as training does. unmasked: the space of an agent whose infos may have no masks."""
     writer, activity = ObsWriter(spec, env.observation_space), AgentActivity(spec.num_agents, spec.in_turns)
     legal, actions = LegalActions(spec, env), None
+    joins = isinstance(env, ParallelAgents | TurnAgents | UnequalAgents)
+    problem = LATE_MASKS if joins else f"step() gave infos with {MASK_KEY!r}: {NOT_OF_LISTS}"
     deadline = Deadline(_LONG_S)
 
     def check_shown(observations: Sequence[Any], where: str) -> None:
@@ -294,7 +297,7 @@ def _play(env: AgentsEnv, spec: EnvSpec, unmasked: gymnasium.Space[Any] | None, 
         for what, values in {"observations": observations, "rewards": rewards, **changed}.items():
             _require_size(what, values, spec, where)
         for info in () if change is None or unmasked is None else change.infos:
-            require_none(unmasked, info, obs_layout)
+            require_none(unmasked, info, obs_layout, problem)
         for agent, reward in zip(spec.agents, rewards, strict=True):
             _check_reward(reward, f"{where}: agent {agent!r} got")
         activity.showing = []

@@ -12,7 +12,7 @@ from gymnasium.vector.utils import batch_space
 from sfactory.actor.multi_agent_batch import AgentActivity
 from sfactory.env.actions import block_reader
 from sfactory.env.conversion import BlockWriter
-from sfactory.env.info_masks import InfoMaskAgentsEnv, InfoMaskEnv, InfoMaskVectorEnv, has_info_mask
+from sfactory.env.info_masks import InfoMaskEnv, InfoMaskVectorEnv, has_info_mask
 from sfactory.env.legal_actions import LegalActions, legal_rows
 from sfactory.env.multi_agent import AgentsEnv
 from sfactory.env.multi_agent_adapters import ListedAgents, ParallelAgents, TurnAgents, UnequalAgents, agents_env_of
@@ -165,7 +165,7 @@ def play_of(env: Any, inspector: Inspector, may_mask: bool) -> Play:
         return _SolePlay(InfoMaskEnv(seen) if joins else seen, seen.checks, obs_layout)
     named = isinstance(own, ParallelAgents | TurnAgents)
     joins = named and any(has_info_mask(space, masked, obs_layout) for space, _ in own.spaces)
-    agents = agents_env_of(InfoMaskAgentsEnv(seen) if joins else seen)
+    agents = agents_env_of(seen, joins)
     assert agents is not None, "the factory has found several agents"
     agents = agents if flags is None else WrappedAgents(agents, flags, obs_layout)
     return _AgentsPlay(agents, seen.checks, named, obs_layout)

@@ -23,7 +23,7 @@ from sfactory.config.flags import config_of
 from sfactory.config.schema import WrapperConfig
 from sfactory.env.factory import SPANS_FRAMES, EnvFactory
 from sfactory.env.legal_actions import LegalActions
-from sfactory.env.wrappers import wrapped
+from sfactory.env.wrappers import own_arguments, wrapped
 from sfactory.errors import EnvError
 from sfactory.packages import install_command
 from sfactory.planning.env_inspection import inspect_env
@@ -303,6 +303,14 @@ def test_own_wrappers_get_the_env_as_it_was_made_the_innermost_first() -> None:
     assert envs.step(np.zeros(2, int))[1].tolist() == [0.5, 0.5]
     agents = EnvFactory(PARALLEL, wrappers=WrapperConfig(wrapper=(f"{HERE}:renamed_agents",))).agents()
     assert agents.env.was_wrapped  # type: ignore[attr-defined]
+
+
+def test_a_limit_of_an_env_of_a_family_is_one_of_its_own_steps() -> None:
+    used, own = {"max_episode_steps": 3, "action_repeat": 2}, {"max_episode_steps": "length"}
+
+    assert own_arguments("x", used, own, {"length": 6}) == {"length": 6}
+    with pytest.raises(EnvError, match="--env=x: --max_episode_steps=3, but --env_kwargs say length=3;"):
+        own_arguments("x", used, own, {"length": 3})
 
 
 def test_flags_set_what_an_env_of_a_family_does_itself() -> None:

@@ -137,8 +137,6 @@ def test_frameskip_of_the_kwargs_must_equal_that_of_the_flag() -> None:
     assert ends == [False, False, False, False, True]
     with pytest.raises(EnvError, match=r"frameskip=2.*--env_frameskip=4|--env_frameskip=4.*frameskip=2"):
         make(env_frameskip=4, frameskip=2)
-    with pytest.raises(EnvError, match=r"max_episode_steps=5 are 20 frames.*max_episode_frames=30"):
-        make(env_frameskip=4, max_episode_steps=5, max_episode_frames=30)
 
 
 @pytest.mark.parametrize(("name", "sticky"), [("atari_breakout", 0.25), ("atari_freeway", 0.0)])

@@ -53,11 +53,12 @@ def problems_of(command: Sequence[str]) -> list[str]:
 
 
 class Trainer:
-    """Stands in for the commands: a run leaves made-up metrics, and seeds of ``failing`` end with an error."""
+    """Stands in for the commands: a run leaves made-up metrics, and seeds of ``failing`` end early."""
 
     def __init__(self, rows: int) -> None:
         self.rows, self.failing, self.seeds = rows, set[str](), list[str]()
         self.behaviors: list[str] = []
+        self.ends_as = "interrupted"  # a run of ``failing``
 
     def __call__(self, argv: Sequence[str], cwd: Path, limit_s: float) -> Output:
         given = dict(word.split("=", 1) for word in argv[3:])
@@ -68,6 +69,8 @@ class Trainer:
         folder = cwd / given["--train_dir"] / given["--experiment"]
         folder.mkdir(parents=True, exist_ok=True)
         self.behaviors.append(given["--restart_behavior"])
+        ends_as = self.ends_as if given["--seed"] in self.failing else "done"
+        (folder / "run.json").write_text(json.dumps({"status": ends_as}))
         if given["--seed"] in self.failing:
             raise SystemExit("error: it failed")
         self.seeds.append(given["--seed"])
@@ -147,6 +150,28 @@ def test_seeds_are_written_after_each_run_and_failed_ones_are_not(
     assert [line.rpartition(", ")[2] for line in lines if "`cartpole` (seed " in line] == [
         f"commit {commit}: `cartpole` (seed {seed})." for commit, seed in (("another", 3), ("third", 4), ("fourth", 5))
     ]
+
+
+@pytest.mark.parametrize(
+    ("ends_as", "behavior", "resumed"), [("interrupted", "resume", [1]), ("failed", "restart", None)]
+)
+def test_a_seed_that_was_interrupted_goes_on_with_its_mark_and_one_that_failed_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_as: str, behavior: str, resumed: list[int] | None
+) -> None:
+    trainer, results, runs = Trainer(10), tmp_path / "results", Runs(ROWS["cartpole"], tmp_path / "runs")
+    trainer.failing, trainer.ends_as = {"1"}, ends_as
+    monkeypatch.setattr(reproduce, "run", trainer)
+    monkeypatch.setattr(reproduce, "busy_cores", lambda _: 0.0)
+    with pytest.raises(SystemExit, match="it failed"):
+        reproduce.reproduce(runs._replace(alone=False), [1], results)
+
+    trainer.failing = set()
+    reproduce.reproduce(runs, [1], results)
+
+    facts, _ = read_row("cartpole", results)
+    assert trainer.behaviors == ["restart", behavior]
+    assert facts.get("resumed") == resumed
+    assert facts["alone"] == (ends_as == "failed")
 
 
 def test_rows_are_published_only_on_request(
