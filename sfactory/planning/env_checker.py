@@ -296,8 +296,9 @@ def _play(env: AgentsEnv, spec: EnvSpec, unmasked: gymnasium.Space[Any] | None, 
         changed = {} if change is None else change._asdict()
         for what, values in {"observations": observations, "rewards": rewards, **changed}.items():
             _require_size(what, values, spec, where)
-        for info in () if change is None or unmasked is None else change.infos:
-            require_none(unmasked, info, obs_layout, problem)
+        if unmasked is not None and change is not None:
+            for info in change.infos:
+                require_none(unmasked, info, obs_layout, problem)
         for agent, reward in zip(spec.agents, rewards, strict=True):
             _check_reward(reward, f"{where}: agent {agent!r} got")
         activity.showing = []

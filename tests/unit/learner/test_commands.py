@@ -123,7 +123,8 @@ def test_child_copies_weights_moments_and_adapted_rates_but_not_steps(tmp_path: 
 
 def test_a_member_that_went_back_saves_a_copy_and_nothing_without_one(tmp_path: Path) -> None:
     flags: dict[str, Any] = {"num_policies": 2, "with_pbt": True, "lr_schedule": "kl_adaptive_epoch"}
-    folder, values = tmp_path / "run" / "checkpoint_p0", {"gamma": 0.9, "learning_rate": 3e-4}
+    values: dict[str, Any] = {"gamma": 0.9, "learning_rate": 3e-4}
+    folder = tmp_path / "run" / "checkpoint_p0"
     first = LoneLearner(tmp_path / "run", **flags)
     first.learning.checkpointer.save()
     older = first.saved()

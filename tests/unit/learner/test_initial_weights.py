@@ -160,7 +160,7 @@ def test_a_policy_that_does_not_learn_warns_where_its_weights_come_from_no_run(
 
 
 def test_a_policy_that_does_not_learn_and_has_no_best_checkpoint_loads_its_latest(tmp_path: Path) -> None:
-    flags = {"num_policies": 2, "train_policies": (1,)}
+    flags: dict[str, Any] = {"num_policies": 2, "train_policies": (1,)}
     first = LoneLearner(tmp_path, **flags)
     first.learning.trainer.model.value_head.linear.bias.data.fill_(7.0)
     first.learning.checkpointer.save_first()
@@ -187,7 +187,7 @@ def test_a_policy_that_went_back_is_saved_once_others_have_learned_and_before_it
     first.learn()
     first.learning.finish(save=True)
     CheckpointDir(tmp_path / "checkpoint_p0", 2).save_best(older, 0, 0, metric=0.0)
-    policies = {"num_policies": 2, "train_policies": () if learns else (1,)}
+    policies: dict[str, Any] = {"num_policies": 2, "train_policies": () if learns else (1,)}
     back = LoneLearner(tmp_path, **policies, load_checkpoint_kind="best")
     worker, control = LearnerWorker(back.setup, back.learning, back.row), back.shared.control
     monkeypatch.setattr(worker, "discard", lambda _: control.order_stop(Stop.SAVE))
