@@ -18,7 +18,7 @@ from sfactory.layout import Layout
 from sfactory.planning.plan import Plan, plan_sizes
 from sfactory.process.signals import Interrupted, Interrupts
 from sfactory.process.spawn import Spawner
-from sfactory.ranks.place import Place
+from sfactory.ranks.place import ONE_RANK, Place
 from sfactory.report.console import Console
 
 # Maximum number of datasets in one rollout of all envs. With more, the policy lag makes steps less useful for training,
@@ -94,10 +94,16 @@ class Autotune:
         config = _with(self._config, {**chosen, "autotune": False, "autotune_batch": False})
         # Settings contain the resolved value of --inference=auto, so the run uses the measured one.
         place = Place(self._plan.layout.rank, self._plan.layout.world)  # where a run is planned, and trials are not
-        return Tuned(config, plan_sizes(_with(config, asdict(best)), self._plan.spec, place=place), chosen)
+        return Tuned(config, self._plan_of(_with(config, asdict(best)), place), chosen)
+
+    def _plan_of(self, config: Config, place: Place = ONE_RANK) -> Plan:
+        """The plan of ``config``, with what the run's plan has from its env and this system."""
+        plan = plan_sizes(config, self._plan.spec, place=place)
+        cores = replace(plan.cores, pins=self._plan.cores.pins)
+        return replace(plan, cores=cores, reward_shaping=self._plan.reward_shaping)
 
     def _learner_threads(self, settings: Settings) -> int:
-        plan = plan_sizes(_with(self._config, asdict(settings)), self._plan.spec)
+        plan = self._plan_of(_with(self._config, asdict(settings)))
         return plan.cores.learner_threads(plan.layout.local_actors, plan.layout.num_policies)
 
     def _measure(self, settings: Settings, spawner: Spawner, interrupts: Interrupts) -> float:
@@ -108,7 +114,7 @@ class Autotune:
         problems = check(config)
         if problems:
             raise ConfigError(problems)
-        plan = plan_sizes(config, self._plan.spec)
+        plan = self._plan_of(config)
         if config.benchmark.stage != "sample":
             require_short_lag(plan.layout, self._most_datasets)
         boot = max(_BOOT_S, config.sampling.reset_timeout_seconds + _PATIENCE_S)

@@ -9,11 +9,17 @@ from dataclasses import asdict, fields, replace
 
 import pytest
 
-from sfactory.benchmark.autotune import datasets_a_round, free_flags, require_short_lag
+from sfactory.benchmark.autotune import Autotune, datasets_a_round, free_flags, require_short_lag
 from sfactory.benchmark.coordinate_search import GAIN, MOST_TRIALS, Found, Search, Settings, Tried
+from sfactory.benchmark.trial import Measured, Trial
 from sfactory.config.flags import config_of
 from sfactory.errors import ConfigError, ResourceError, WorkerDied
-from tests.support.parts import small_layout
+from sfactory.planning.plan import plan_sizes
+from sfactory.process.signals import Interrupts
+from sfactory.process.spawn import Spawner
+from sfactory.report.bottleneck import Load
+from sfactory.report.console import Console
+from tests.support.parts import VECTOR, small_layout
 
 ALL = frozenset(field.name for field in fields(Settings))
 NOT_BATCH = ALL - {"batch_size"}
@@ -242,3 +248,26 @@ def test_settings_with_a_policy_lag_that_is_too_long_are_refused() -> None:
     require_short_lag(layout, most_datasets=1.5)
     with pytest.raises(ConfigError, match=r"6 envs x 4 steps would be 1\.5 datasets, more than 1.4"):
         require_short_lag(layout, most_datasets=1.4)
+
+
+def test_plans_of_trials_and_of_the_tuned_run_keep_what_the_env_and_the_system_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trials: list[Trial] = []
+
+    def measured(trial: Trial, *_: object) -> Measured:
+        trials.append(trial)
+        return Measured(100.0, 1.0, Load({}, {}, {}, "actor", 0.0))
+
+    monkeypatch.setattr(Trial, "run", measured)
+    config = config_of({"env": "any", "autotune": True, "device": "cpu", "encoder_mlp_layers": (8,)})
+    shaping, plan = {"pays": {"right": 0.5}}, plan_sizes(config, VECTOR)
+    plan = replace(plan, reward_shaping=shaping, cores=replace(plan.cores, pins=False))
+    given = ALL - {"inference"}
+
+    tuned = Autotune(config, given, plan, 0, Console(None, None, quiet=True)).run(Spawner(), Interrupts())
+
+    plans = [tuned.plan, *(trial.plan for trial in trials)]
+    assert len(plans) > 2
+    assert all(each.reward_shaping == shaping for each in plans)
+    assert not any(each.cores.pins for each in plans)
