@@ -107,10 +107,11 @@ class Autotune:
         return plan.cores.learner_threads(plan.layout.local_actors, plan.layout.num_policies)
 
     def _measure(self, settings: Settings, spawner: Spawner, interrupts: Interrupts) -> float:
-        config = _with(
-            replace(self._config, evaluation=EvaluationConfig()),  # no evaluation during a measurement
-            {**asdict(settings), "benchmark": True, "autotune": False, "autotune_batch": False},
-        )
+        # There is no evaluation during a measurement, which could decide what is best.
+        without = replace(self._config, evaluation=EvaluationConfig())
+        of_trial = {"benchmark": True, "autotune": False, "autotune_batch": False}
+        best = {"save_best_metric": self._config.checkpoint.episode_metric}
+        config = _with(without, {**asdict(settings), **of_trial, **best})
         problems = check(config)
         if problems:
             raise ConfigError(problems)

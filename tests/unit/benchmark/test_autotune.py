@@ -9,12 +9,13 @@ from dataclasses import asdict, fields, replace
 
 import pytest
 
-from sfactory.benchmark.autotune import Autotune, datasets_a_round, free_flags, require_short_lag
+from sfactory.actor.reward_shaping import RewardShaping
+from sfactory.benchmark.autotune import Autotune, Tuned, datasets_a_round, free_flags, require_short_lag
 from sfactory.benchmark.coordinate_search import GAIN, MOST_TRIALS, Found, Search, Settings, Tried
 from sfactory.benchmark.trial import Measured, Trial
 from sfactory.config.flags import config_of
 from sfactory.errors import ConfigError, ResourceError, WorkerDied
-from sfactory.planning.plan import plan_sizes
+from sfactory.planning.plan import Plan, plan_sizes
 from sfactory.process.signals import Interrupts
 from sfactory.process.spawn import Spawner
 from sfactory.report.bottleneck import Load
@@ -25,6 +26,7 @@ ALL = frozenset(field.name for field in fields(Settings))
 NOT_BATCH = ALL - {"batch_size"}
 START = Settings("central", 2, 32, worker_num_splits=2, learner_num_threads=0, batch_size=1024)
 MOST_ENVS = 256
+TUNED: dict[str, object] = {"env": "any", "autotune": True, "device": "cpu", "encoder_mlp_layers": (8,)}
 SAMPLING = {"benchmark": True, "sampler_only": True}
 
 Measure = Callable[[Settings], float]
@@ -250,9 +252,9 @@ def test_settings_with_a_policy_lag_that_is_too_long_are_refused() -> None:
         require_short_lag(layout, most_datasets=1.4)
 
 
-def test_plans_of_trials_and_of_the_tuned_run_keep_what_the_env_and_the_system_say(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def trials(monkeypatch: pytest.MonkeyPatch) -> list[Trial]:
+    """The trials that are run; none starts anything."""
     trials: list[Trial] = []
 
     def measured(trial: Trial, *_: object) -> Measured:
@@ -260,14 +262,34 @@ def test_plans_of_trials_and_of_the_tuned_run_keep_what_the_env_and_the_system_s
         return Measured(100.0, 1.0, Load({}, {}, {}, "actor", 0.0))
 
     monkeypatch.setattr(Trial, "run", measured)
-    config = config_of({"env": "any", "autotune": True, "device": "cpu", "encoder_mlp_layers": (8,)})
-    shaping, plan = {"pays": {"right": 0.5}}, plan_sizes(config, VECTOR)
-    plan = replace(plan, reward_shaping=shaping, cores=replace(plan.cores, pins=False))
-    given = ALL - {"inference"}
+    return trials
 
-    tuned = Autotune(config, given, plan, 0, Console(None, None, quiet=True)).run(Spawner(), Interrupts())
+
+def tuned_to(plan: Plan, flags: dict[str, object]) -> Tuned:
+    """``plan``, of ``flags``, after autotune, which varies nothing but inference."""
+    autotune = Autotune(config_of(flags), ALL - {"inference"}, plan, 0, Console(None, None, quiet=True))
+    return autotune.run(Spawner(), Interrupts())
+
+
+def test_plans_of_trials_and_of_the_tuned_run_keep_what_the_env_and_the_system_say(trials: list[Trial]) -> None:
+    shaping: RewardShaping = {"pays": {"right": 0.5}}
+    plan = plan_sizes(config_of(TUNED), VECTOR)
+    plan = replace(plan, reward_shaping=shaping, cores=replace(plan.cores, pins=False))
+
+    tuned = tuned_to(plan, TUNED)
 
     plans = [tuned.plan, *(trial.plan for trial in trials)]
     assert len(plans) > 2
     assert all(each.reward_shaping == shaping for each in plans)
     assert not any(each.cores.pins for each in plans)
+
+
+def test_a_run_whose_evaluations_decide_what_is_best_can_be_tuned(trials: list[Trial]) -> None:
+    flags = {**TUNED, "eval_interval_sec": 60.0, "save_best_metric": "eval_return"}
+
+    tuned = tuned_to(plan_sizes(config_of(flags), VECTOR), flags)
+
+    assert trials
+    assert not any(trial.config.evaluation.eval_interval_sec for trial in trials)
+    assert tuned.config.checkpoint.best_by_evaluation
+    assert tuned.config.evaluation.eval_interval_sec == 60.0
