@@ -183,7 +183,7 @@ def _plain_envs(factory: EnvFactory, worker: int, count: int, begin: Begin) -> C
     )
     spec = spec.masked_by(factory.obs_layout)
     if spec.masks:  # most random actions are illegal, and to choose legal ones takes time that is not to count
-        return lambda seconds: 1e6 / (env_step_us(first, spec, seconds) * spec.num_agents)
+        return lambda seconds: 1e6 / (env_step_us(first, spec, seconds, begin) * spec.num_agents)
     games: list[Agents] = []
     for seed, env in enumerate(envs, 1000 * worker):
         begin()

@@ -130,11 +130,12 @@ def vector_steps_per_second(env: VectorEnv, seed: int, seconds: float, begin: Be
     return steps / sweeps.elapsed
 
 
-def env_step_us(env: Env | AgentsEnv, spec: EnvSpec, seconds: float = MEASURED_S) -> float:
+def env_step_us(env: Env | AgentsEnv, spec: EnvSpec, seconds: float = MEASURED_S, begin: Begin = lambda: None) -> float:
     """Microseconds of ``env.step`` per agent with random, legal actions, the mean over ``seconds``.
 
     Neither resets nor the choice of actions count.
     """
+    begin()
     actions, game = random_actions(env, _ACTIONS), None
     legal = LegalActions(spec, env, np.random.default_rng(0)) if spec.masks else None
     if isinstance(env, AgentsEnv):
@@ -144,6 +145,7 @@ def env_step_us(env: Env | AgentsEnv, spec: EnvSpec, seconds: float = MEASURED_S
         shown = [env.reset()[0]]
     steps, spent, end = 0, 0.0, now() + seconds
     while not steps or now() < end:
+        begin()
         chosen: Any = actions[steps % _ACTIONS]
         if legal is not None:
             chosen = legal.of(shown) if game is not None else legal.of(shown)[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 from typing import Any, NoReturn
 
@@ -9,7 +10,7 @@ import gymnasium.spaces as spaces
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from sfactory.benchmark.pure_simulation import _Simulators, pure_simulation
+from sfactory.benchmark.pure_simulation import _plain_envs, _Simulators, pure_simulation
 from sfactory.config.schema import SamplingConfig
 from sfactory.env.factory import EnvFactory
 from sfactory.errors import ResourceError, WorkerDied
@@ -87,6 +88,19 @@ def test_slow_envs_are_stepped_for_the_given_time(monkeypatch: pytest.MonkeyPatc
     assert steps_per_second([env], 35.0) == pytest.approx(0.1)
 
     assert looks == [0.0, 10.0, 20.0, 30.0, 40.0]
+
+
+def test_each_step_of_an_env_with_masks_has_the_whole_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+    seconds = itertools.count()
+    monkeypatch.setattr(random_steps, "now", lambda: float(next(seconds)))
+    factory = EnvFactory("sfactory_envs.synthetic.masked_arms:MaskedArms")
+    measure = _plain_envs(factory, 0, 1, lambda: begun.append(len(begun)))
+    begun.clear()
+
+    measure(30.0)  # the clock is read three times a step
+
+    assert len(begun) == 1 + 10  # the first reset, too
 
 
 def test_real_processes_are_measured_and_none_is_left(spawner: Spawner) -> None:
