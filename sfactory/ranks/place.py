@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sfactory import atomic
 from sfactory.errors import ConfigError
-from sfactory.system.cores import core_ids
+from sfactory.system.cores import RANKS, core_ids
 
 RUN_ID = "learner_devices"  # by which torch tells ranks that --learner_devices has started
 LAST_LINE, EXIT_CODE = "last_line", "exit_code"  # what the first of them leaves
@@ -71,12 +71,13 @@ class Place:
         return True
 
     def take_share(self) -> None:
-        """Leave this process, and all that it starts, its part of the machine's cores and one of its GPUs.
+        """Leave this process, and all that it starts, its part of the machine's cores and CPU quota, and a GPU.
 
         Call it before a thread starts. Raises ConfigError if there are fewer visible GPUs than ranks.
         """
         if self.local_world == 1:
             return
+        os.environ[RANKS] = str(self.local_world)
         cores = sorted(core_ids())
         each = len(cores) // self.local_world
         if each:

@@ -105,12 +105,13 @@ def core_ids() -> tuple[int, ...]:
     return tuple(range(os.cpu_count() or 1))
 
 
+RANKS = "SFACTORY_RANKS"  # variable that a rank sets: how many of its machine divide the CPU quota
 _MIN_STARTING = 8  # creating an env often waits for a disk or for the start of a simulator
 
 
 @dataclass(frozen=True)
 class Cores:
-    """The cores that this process may use, and its CPU quota."""
+    """The cores that this process may use, and its CPU quota, or that of a rank."""
 
     ids: tuple[int, ...]
     quota: float | None
@@ -122,8 +123,9 @@ class Cores:
 
     @staticmethod
     def available() -> Cores:
-        """The cores in the affinity mask and the CPU quota of this process."""
-        return Cores(core_ids(), cpu_quota())
+        """The cores in the affinity mask of this process, and its CPU quota; of a rank, its part of the quota."""
+        quota = cpu_quota()
+        return Cores(core_ids(), None if quota is None else quota / int(os.environ.get(RANKS, "1")))
 
     def keeping(self, cores: int) -> Cores:
         """A copy that keeps ``cores`` cores free of actors; must be fewer than ``count``."""

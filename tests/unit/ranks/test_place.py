@@ -17,7 +17,7 @@ from sfactory.ranks.place import EXIT_CODE, ONE_RANK, RUN_ID, Place
 from sfactory.ranks.rules import devices_to_start, for_rank
 from sfactory.runner import session
 from sfactory.runner.first_lines import beside_the_usual
-from sfactory.system.cores import Cores
+from sfactory.system.cores import RANKS, Cores
 
 
 def with_flags(*flags: str, several_ranks: bool = False) -> Resolved:
@@ -42,7 +42,7 @@ def test_ranks_of_a_machine_divide_its_cores_and_gpus(monkeypatch: pytest.Monkey
     pinned: list[list[int]] = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 2, 4, 6, 8})
     monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: pinned.append(list(cores)))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-7,")
+    monkeypatch.setenv(RANKS, "1")
 
     gpus = []
     for rank in range(2):
@@ -57,6 +57,21 @@ def test_ranks_of_a_machine_divide_its_cores_and_gpus(monkeypatch: pytest.Monkey
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     Place(1, 2, 1, 2).take_share()
     assert not os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+def test_ranks_of_a_machine_divide_its_cpu_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    mask = [set(range(32))]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: mask[-1])
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, ids: mask.append(set(ids)))
+    monkeypatch.setattr("sfactory.system.cores.cpu_quota", lambda: 6.0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv(RANKS, "1")
+    assert Cores.available().count == 6
+
+    Place(1, 4, 1, 2).take_share()
+
+    assert Cores.available() == Cores(tuple(range(16, 32)), 3.0)
+    assert read_command_line(["--env=numpy:zeros"]).config.sampling.num_workers == 3
 
 
 def test_the_default_of_num_workers_counts_the_cores_that_are_left_to_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
