@@ -190,14 +190,16 @@ def _run(group: int, run: Run) -> dict[str, Any]:
 
 
 def _charts(groups: Sequence[Group]) -> Iterator[dict[str, Any]]:
-    """One chart for each metric of which any run has a number other than 0."""
+    """One chart for each metric of which any run has a number other than 0, or, of learning, any number."""
     titles = {metric: (section, title) for section, charts in SECTIONS.items() for metric, title in charts.items()}
     names = [name for group in groups for run in group.runs for name in run.metrics]
     titles |= {name: ("more", name) for name in names if name not in titles and not _LEFT_OUT.fullmatch(name)}
     if _objective_is_the_return(groups):
         del titles["train/true_objective_mean"]
     for metric, (section, title) in titles.items():
-        if any(np.any(run.curve(metric).values) for group in groups for run in group.runs):
+        shows_zeros = section == "learning" or metric.endswith(f"/{RETURN}")  # of several policies
+        curves = [run.curve(metric).values for group in groups for run in group.runs]
+        if any(len(values) if shows_zeros else np.any(values) for values in curves):
             yield {
                 "section": section,
                 "metric": metric,

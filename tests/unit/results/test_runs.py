@@ -196,6 +196,19 @@ def test_page_draws_the_numbers_of_envs_and_observers_whatever_their_names_and_r
     assert charts == {RETURN, *own, *of_evaluation, *of_run}
 
 
+def test_page_draws_returns_that_are_all_0() -> None:
+    run = save_run("a_1", [0.0] * 4)
+    row = {"env_steps": 5000, RETURN: 0.0, f"policy_1/{RETURN}": 0.0, "perf/dropped_steps": 0, "own/number": 0}
+    (run / "metrics.jsonl").write_text(json.dumps(row))
+
+    charts = data_of([run], lambda number, video: "")["charts"]
+
+    assert [(chart["metric"], chart["runs"][0]["y"]) for chart in charts] == [
+        (RETURN, [0.0]),
+        (f"policy_1/{RETURN}", [0.0]),
+    ]
+
+
 def test_page_says_why_each_session_failed_by_the_last_line_of_a_traceback() -> None:
     run = save_run("a_1", [1.0] * 4)
     (run / "sf_log.txt").write_text(
