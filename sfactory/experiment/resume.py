@@ -7,6 +7,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -93,15 +94,14 @@ class Resumed:
         bests: list[float | None] = []
         for saved, entry in zip(policies, entries, strict=True):
             of_file = saved.best_objective if saved is not None and saved.best_metric == "reward" else None
-            is_full = (entry.get("episodes") or 0) >= config.report.stats_avg
-            bests.append(_greatest(of_file, entry.get("best_episode_return_mean") if is_full else None))
-        of_run = summary is not None and summary.episodes >= config.report.stats_avg
+            bests.append(_greatest(of_file, _full_best(entry, config.report.stats_avg)))
+        of_run = None if summary is None else _full_best(vars(summary), config.report.stats_avg)
         return Resumed(
             env_steps=sum(saved.run_env_steps for saved in known),
             agent_steps=sum(saved.agent_steps for saved in known),
             train_seconds=max(saved.train_seconds for saved in known),
             updates=sum(saved.train_step for saved in known),
-            best_return=_greatest(*bests, summary.best_episode_return_mean if summary is not None and of_run else None),
+            best_return=_greatest(*bests, of_run),
             summary=summary,
             steps_of_policies=tuple(0 if saved is None else saved.env_steps for saved in policies),
             seconds_of_policies=tuple(0.0 if saved is None else saved.train_seconds for saved in policies),
@@ -145,17 +145,29 @@ def summary_of(config: Config, resumed: Resumed | None, status: Result) -> Summa
         fps=resumed.env_steps / resumed.train_seconds if resumed.train_seconds else None,
         episodes=resumed.episodes,
         best_episode_return_mean=resumed.best_return,
+        best_is_full=resumed.best_return is not None,
         updates=resumed.updates,
     )
 
 
-def _entry(summary: Summary | None, policy: int, policies: int) -> Mapping[str, float | None]:
+def _entry(summary: Summary | None, policy: int, policies: int) -> Mapping[str, Any]:
     """What ``summary`` has of one of so many policies."""
     if summary is None:
         return {}
     if policies == 1:
-        return {"episodes": summary.episodes, "best_episode_return_mean": summary.best_episode_return_mean}
+        return vars(summary)
     return summary.policies[policy] if policy < len(summary.policies) else {}
+
+
+def _full_best(entry: Mapping[str, Any], stats_avg: int) -> float | None:
+    """The best mean return in ``entry``; None if it may be one of fewer than ``stats_avg`` episodes.
+
+    Earlier versions did not say which it is. The episodes are those of all sessions, and a mean is of one session.
+    """
+    if (entry.get("episodes") or 0) < stats_avg or entry.get("best_is_full") is False:
+        return None
+    best: float | None = entry.get("best_episode_return_mean")
+    return best
 
 
 def _greatest(*bests: float | None) -> float | None:

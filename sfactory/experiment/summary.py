@@ -23,7 +23,8 @@ class Summary:
     Means are over the last episodes of all policies, best_episode_return_mean is the best of any one policy.
     true_objective_mean: the mean return if the env reports no objective. episode_extra_stats: means by name.
     evaluation: the last evaluation beside training, see EvaluationReport. policies: with several policies, the results
-    of each. best_policy: the one with the highest mean true objective.
+    of each. best_policy: the one with the highest mean true objective. best_is_full: whether the best mean is one
+    of stats_avg episodes; None in files of earlier versions.
     """
 
     status: Result
@@ -44,6 +45,7 @@ class Summary:
     evaluation: Mapping[str, float | None] | None = None
     policies: Sequence[Mapping[str, float | None]] = ()
     best_policy: int | None = None
+    best_is_full: bool | None = None
 
     def to_dict(self) -> dict[str, object]:
         """Plain values; numbers that are not finite become None."""

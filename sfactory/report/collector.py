@@ -233,6 +233,8 @@ class ReportCollector:
         with self._lock:
             extras = {name: window.mean for name, window in self._all.extras.windows().items()}
             policies = [stats.summary(self.env_steps_of(policy)) for policy, stats in enumerate(self._by_policy)]
+            best = _best_return_mean(self._each, self._resumed.best_return)
+            best_is_full = bool(_full_bests(self._each, self._resumed.best_return))
         metric = TRUE_OBJECTIVE if TRUE_OBJECTIVE in self.extra_names else REWARD
         evaluation, earlier_evaluation = self.evaluations.last, None if earlier is None else earlier.evaluation
         return Summary(
@@ -245,7 +247,7 @@ class ReportCollector:
             sample_fps=self._sampled.overall,
             episodes=self._all.num_episodes,
             episode_return_mean=means["episode_return_mean"],
-            best_episode_return_mean=progress.best_return_mean,
+            best_episode_return_mean=best,
             episode_length_mean=means["episode_length_mean"],
             policy_lag=self._all.lag.value(),
             updates=progress.updates,
@@ -254,6 +256,7 @@ class ReportCollector:
             evaluation=earlier_evaluation if evaluation is None else asdict(evaluation),
             policies=policies,
             best_policy=_best_policy(self.objectives(metric) if self._by_policy else {}, earlier),
+            best_is_full=best_is_full,
         )
 
     def _read(self) -> None:
@@ -310,7 +313,11 @@ def _best_return_mean(policies: Sequence[PolicyStats], earlier: float | None) ->
 
     A window of fewer than stats_avg episodes, as after a resume, counts only while there has been no full one.
     """
-    bests = [earlier, *(stats.episodes.best_full_mean for stats in policies)]
-    if bests.count(None) == len(bests):
-        bests = [stats.episodes.best_return_mean for stats in policies]
+    bests = _full_bests(policies, earlier) or [stats.episodes.best_return_mean for stats in policies]
     return max((best for best in bests if best is not None), default=None)
+
+
+def _full_bests(policies: Sequence[PolicyStats], earlier: float | None) -> list[float]:
+    """The best means of stats_avg episodes: the ``earlier`` one, and those of each policy in this session."""
+    bests = [earlier, *(stats.episodes.best_full_mean for stats in policies)]
+    return [best for best in bests if best is not None]

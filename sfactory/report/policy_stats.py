@@ -100,8 +100,12 @@ class PolicyStats:
     @property
     def best_return_mean(self) -> float | None:
         """The best mean of all sessions; of fewer than stats_avg episodes only while there has been no full one."""
-        bests = [best for best in (self._earlier.best, self.episodes.best_full_mean) if best is not None]
-        return max(bests, default=self.episodes.best_return_mean)
+        return max(self._full_bests, default=self.episodes.best_return_mean)
+
+    @property
+    def _full_bests(self) -> list[float]:
+        """The best means of stats_avg episodes: of earlier sessions and of this one."""
+        return [best for best in (self._earlier.best, self.episodes.best_full_mean) if best is not None]
 
     @property
     def true_objective(self) -> Window:
@@ -135,7 +139,11 @@ class PolicyStats:
         """One policy's entry in summary.json. env_steps: how many it has been trained on."""
         counts: dict[str, float | None] = {"env_steps": env_steps, "episodes": self.num_episodes}
         means = {name: self.means[name] for name in ("episode_return_mean", "true_objective_mean")}
-        return counts | means | {"best_episode_return_mean": self.best_return_mean}
+        best: dict[str, float | None] = {
+            "best_episode_return_mean": self.best_return_mean,
+            "best_is_full": bool(self._full_bests),
+        }
+        return counts | means | best
 
     def scalars(self) -> Row:
         """Scalars of episodes and updates."""

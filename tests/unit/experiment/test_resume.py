@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -83,6 +84,25 @@ def test_episodes_of_a_session_that_was_killed_are_those_of_its_checkpoints(tmp_
     assert again is not None
     assert (again.episodes_of_policies, again.episodes) == ((30, 40, 5), 75)
     assert again.best_of_policies == (8.0, -1.0, -2.0)  # 7 episodes make no mean
+
+
+def test_a_best_mean_of_few_episodes_does_not_outlast_its_session(tmp_path: Path) -> None:
+    one, two = (config_of({"env": "any", "num_policies": policies, "stats_avg": 20}) for policies in (1, 2))
+    entry = {"episodes": 30, "best_episode_return_mean": 8.0}
+    entries = [{**entry, "best_is_full": True}, {**entry, "best_is_full": False}]
+    found = []
+    with RunDir.open(tmp_path, "run") as rundir:
+        for policy in range(2):
+            save(rundir, policy, run_env_steps=100, seconds=7.0)
+        for is_full in (False, True, None):  # None: by an earlier version
+            facts: dict[str, Any] = {**entry, "best_episode_return_mean": 9.0, "best_is_full": is_full}
+            Summary("interrupted", 500, 500, 500, 1.0, policies=entries, **facts).write(rundir.summary_path)
+            found += [Resumed.from_checkpoint(rundir, config) for config in (one, two)]
+
+    # Those of the checkpoints are full: 0.0 and -1.0.
+    assert [each and each.best_return for each in found] == [0.0, 8.0, 9.0, 9.0, 9.0, 9.0]
+    assert [each and each.best_of_policies for each in found[::2]] == [(0.0,), (9.0,), (9.0,)]
+    assert [each and each.best_of_policies for each in found[1::2]] == [(8.0, -1.0)] * 3
 
 
 def test_a_policy_that_does_not_learn_and_has_no_checkpoint_of_a_kind_resumes_from_its_latest(

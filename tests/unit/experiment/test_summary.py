@@ -16,7 +16,7 @@ FIRST_KEYS = (
     "status env_steps agent_steps frames train_seconds fps sample_fps episodes episode_return_mean "
     "best_episode_return_mean episode_length_mean policy_lag updates"
 )
-LATER_KEYS = "true_objective_mean episode_extra_stats evaluation policies best_policy"
+LATER_KEYS = "true_objective_mean episode_extra_stats evaluation policies best_policy best_is_full"
 
 
 def summary(fps: float | None = 100.0, lag: PolicyLag | None = None) -> Summary:
@@ -34,6 +34,7 @@ def test_a_summary_is_written_with_the_agreed_keys_and_read_again(tmp_path: Path
         evaluation={"policy_version": 7, "episodes": 3, "episode_return_mean": None},
         policies=[{"env_steps": 600, "episode_return_mean": 20.0}, {"env_steps": 400, "episode_return_mean": None}],
         best_policy=0,
+        best_is_full=True,
     )
 
     written.write(path)

@@ -236,12 +236,15 @@ def test_each_of_several_policies_is_reported_and_the_best_is_one_of_them() -> N
     assert [(each["env_steps"], each["episodes"]) for each in summary.policies] == [(600, 0), (400, 2), (0, 0)]
     assert (row["policy_0/perf/trained_env_steps"], row["policy_1/train/episode_return_mean"]) == (600, 4.0)
     assert summary.best_policy is None  # no policy has had stats_avg episodes
+    assert not summary.best_is_full
 
     for policy, score in ((0, 1.0), (0, 1.0), (0, 1.0), (1, 12.0), (2, 6.5)):
         source.episodes(score, score, policy=policy)
     row, progress, summary = source.row(), source.reports.progress(), source.reports.summary("done")
 
     assert [each["best_episode_return_mean"] for each in summary.policies] == [1.0, 8.0, 6.5]
+    assert [each["best_is_full"] for each in summary.policies] == [True, True, False]
+    assert summary.best_is_full
     assert (summary.best_episode_return_mean, summary.best_policy) == (8.0, 1)
     assert progress.best_return_mean == row["train/best_episode_return_mean"] == 8.0
 
