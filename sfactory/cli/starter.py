@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ConfigError([_USAGE])
         folder = Path(arguments[0] if arguments else ".")
         write_project(folder)
-        enter = [] if folder.resolve() == Path.cwd() else [f"  cd {folder}"]
+        enter = [] if folder.resolve() == Path.cwd() else ["  " + shlex.join(["cd", str(folder)])]
         print("\n".join([f"{len(FILES)} files are written; next:", *enter, "  sfactory train --config=config.yaml"]))
     return command.exit_code
 

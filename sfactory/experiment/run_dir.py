@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -162,7 +163,8 @@ class RunDir:
         happened = f"was removed{'' if LINUX else ' or renamed'} under the run (or {LOCK_NAME} in it)"
         if lock.name == LOCK_NAME:
             happened = f"was renamed to {lock.parent} under the run"
-            advice += f"; resume it there with --train_dir={lock.parent.parent} --experiment={lock.parent.name}"
+            place = f"--train_dir={lock.parent.parent}", f"--experiment={lock.parent.name}"
+            advice += f"; resume it there with {shlex.join(place)}"
         raise CannotSaveError(f"the run directory {self.path} {happened}; {advice}")
 
     def checkpoint_dir(self, policy: int) -> Path:

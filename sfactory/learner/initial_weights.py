@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -55,7 +56,9 @@ def initial_weights(config: Config, shapes: Shapes) -> InitialWeights | None:
     run_dir = _run_dir(form[1], Path(config.run.train_dir), named)
     kind, name, policy = cast(Kind, form[3] or "latest"), form[1], int(form[2] or 0)
     folder, keep = checkpoint_folder(run_dir, policy), config.checkpoint.keep_checkpoints
-    directory = CheckpointDir(folder, keep, lambda other: assigned("init_from", f"{name}:{policy}:{other}"))
+    directory = CheckpointDir(
+        folder, keep, lambda other: shlex.quote(assigned("init_from", f"{name}:{policy}:{other}"))
+    )
     loaded = directory.load(kind)
     if loaded is None:
         raise ConfigError([f"{named}: {directory.path} holds no {kind} checkpoint"])
@@ -85,7 +88,7 @@ def _misfit(chosen: Mapping[str, Tensor], shapes: Shapes, wanted: tuple[str, ...
     if not bad:
         return "" if chosen else "the checkpoint has none of the parts of --init_parts"
     fitting = [part for part in wanted if part not in bad and any(part_of(name) == part for name in chosen)]
-    whole = f"no part of it fits; --config={settings} gives this run the network of that one"
+    whole = f"no part of it fits; {shlex.quote(f'--config={settings}')} gives this run the network of that one"
     return "; ".join([*bad.values(), f"use --init_parts {' '.join(fitting)}" if fitting else whole])
 
 

@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -119,7 +120,7 @@ def _contestants(run: str, config: MatchConfig) -> Iterator[Contestant]:
         env=config.env,
         trust_run_dir=config.trust_run_dir,
     )
-    typed = Typed(form[1], lambda policy: f"{form[1]}:{policy}", lambda kind: f"{form[1]}:{policy}:{kind}")
+    typed = Typed(form[1], lambda policy: f"{form[1]}:{policy}", lambda kind: shlex.quote(f"{form[1]}:{policy}:{kind}"))
     newest, steps = None, list[int]()
     if kind.isdecimal():
         steps = [int(kind)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,15 @@ def test_the_project_trains_by_the_command_that_it_names(project: Path) -> None:
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=True, timeout=240)
     assert json.loads(done.stdout)["env_steps"] >= 5000
     assert (project / "train_dir" / "catch" / "summary.json").is_file()
+
+
+def test_the_commands_that_follow_are_printed_as_a_shell_takes_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert starter.main([str(tmp_path / "my project")]) == ExitCode.DONE
+
+    commands = [shlex.split(line) for line in capsys.readouterr().out.splitlines()[1:]]
+    assert commands == [["cd", str(tmp_path / "my project")], ["sfactory", "train", "--config=config.yaml"]]
 
 
 def test_files_that_exist_are_not_overwritten(

@@ -122,13 +122,13 @@ def test_an_unreadable_run_json_is_renamed_and_does_not_stop_the_run(tmp_path: P
 def test_a_folder_that_is_renamed_or_removed_is_noticed_and_left_alone(tmp_path: Path) -> None:
     with RunDir.open(tmp_path, "renamed") as run, RunDir.open(tmp_path, "removed") as other:
         run.require_held()
-        run.path.rename(tmp_path / "new")
+        run.path.rename(tmp_path / "new one")
         shutil.rmtree(other.path)
         RunDir.open(tmp_path, "removed").close()  # of a second run
 
-        place = f"--train_dir={tmp_path} --experiment=new"
+        place = f"--train_dir={tmp_path} '--experiment=new one'"
         with pytest.raises(
-            CannotSaveError, match=f"renamed was renamed to {tmp_path}/new .* resume it there with {place}"
+            CannotSaveError, match=f"renamed was renamed to {tmp_path}/new one under .* resume it there with {place}"
         ):
             run.require_held()
         with pytest.raises(CannotSaveError, match="removed was removed"):
@@ -136,9 +136,9 @@ def test_a_folder_that_is_renamed_or_removed_is_noticed_and_left_alone(tmp_path:
         for each in (run, other):
             each.write_run_json("failed", argv=[], seed=None)
         with pytest.raises(RunDirError, match="in use"):
-            RunDir.open(tmp_path, "new")
+            RunDir.open(tmp_path, "new one")
 
-    assert sorted(path.name for path in tmp_path.rglob("*")) == [".lock", ".lock", "new", "removed"]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [".lock", ".lock", "new one", "removed"]
 
 
 def test_a_folder_is_moved_while_it_is_held_or_stays(tmp_path: Path) -> None:

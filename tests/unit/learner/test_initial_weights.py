@@ -97,10 +97,11 @@ def test_weights_that_do_not_fit_are_refused_by_name_with_the_parts_that_do(sour
         "use --init_parts normalizer encoder value$",
     ):
         initial_weights(config_of(tmp_path, "old:1"), shapes_of(trainer_of(THREE)))
+    (tmp_path / "old").rename(tmp_path / "my old")
     with pytest.raises(
-        ConfigError, match=r"; no part of it fits; --config=.*old/config\.json gives this run the network"
+        ConfigError, match=r"; no part of it fits; '--config=.*my old/config\.json' gives this run the network"
     ):
-        initial_weights(config_of(tmp_path, "old:1", "policy"), shapes_of(trainer_of(THREE)))
+        initial_weights(config_of(tmp_path, "my old:1", "policy"), shapes_of(trainer_of(THREE)))
 
 
 @pytest.mark.parametrize(
