@@ -319,5 +319,5 @@ def _best_return_mean(policies: Sequence[PolicyStats], earlier: float | None) ->
 
 def _full_bests(policies: Sequence[PolicyStats], earlier: float | None) -> list[float]:
     """The best means of stats_avg episodes: the ``earlier`` one, and those of each policy in this session."""
-    bests = [earlier, *(stats.episodes.best_full_mean for stats in policies)]
-    return [best for best in bests if best is not None]
+    in_session = [stats.episodes.best_full_mean for stats in policies]
+    return [best for best in (earlier, *in_session) if best is not None]
