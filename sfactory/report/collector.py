@@ -313,11 +313,13 @@ def _best_return_mean(policies: Sequence[PolicyStats], earlier: float | None) ->
 
     A window of fewer than stats_avg episodes, as after a resume, counts only while there has been no full one.
     """
-    bests = _full_bests(policies, earlier) or [stats.episodes.best_return_mean for stats in policies]
+    bests: Sequence[float | None] = _full_bests(policies, earlier) or [
+        stats.episodes.best_return_mean for stats in policies
+    ]
     return max((best for best in bests if best is not None), default=None)
 
 
 def _full_bests(policies: Sequence[PolicyStats], earlier: float | None) -> list[float]:
     """The best means of stats_avg episodes: the ``earlier`` one, and those of each policy in this session."""
-    in_session = [stats.episodes.best_full_mean for stats in policies]
-    return [best for best in (earlier, *in_session) if best is not None]
+    bests = [earlier, *(stats.episodes.best_full_mean for stats in policies)]
+    return [best for best in bests if best is not None]
