@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import gymnasium
 import gymnasium.spaces as spaces
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 from torch import Tensor
@@ -223,6 +222,8 @@ def exported(kind: str, model: ActorCritic, config: ModelConfig, folder: Path) -
             return {name: leaf.numpy() for name, leaf in outputs.items()}
 
         return called
+    import onnxruntime  # its import starts threads, which open files that tests of runs would see
+
     session = onnxruntime.InferenceSession(onnx_bytes(function, facts, ""))
     assert session.get_modelmeta().custom_metadata_map.items() >= facts.items()
     assert [each.name for each in session.get_inputs()] == list(function.inputs)
