@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from sfactory.clock import BLOCK_S, now
 from sfactory.config.population_rules import learning_policies
@@ -66,8 +67,7 @@ class ReportCollector:
         of_each = Earlier.of_each(self._resumed, policies)
         self._by_policy = [PolicyStats(stats_avg, best_metric, each) for each in of_each] if policies > 1 else []
         self._each = self._by_policy or [self._all]  # with one policy both are the same
-        self._config, self._status = config, status
-        self._from_actors, self._from_learners = from_actors, from_learners
+        self._config, self._status, self._from_actors, self._from_learners = config, status, from_actors, from_learners
         self.evaluations = EvaluationReports(num_evaluators(config.evaluation))
         self.ended: deque[EpisodeEnd] = deque(maxlen=_MOST_EPISODES)  # for observers; the reporter takes them
         self._lock, self._stopping, self._actors_warned = threading.Lock(), threading.Event(), set[int]()
@@ -233,8 +233,7 @@ class ReportCollector:
         with self._lock:
             extras = {name: window.mean for name, window in self._all.extras.windows().items()}
             policies = [stats.summary(self.env_steps_of(policy)) for policy, stats in enumerate(self._by_policy)]
-            best = _best_return_mean(self._each, self._resumed.best_return)
-            best_is_full = bool(_full_bests(self._each, self._resumed.best_return))
+            best = _best(self._each, self._resumed.best_return)
         metric = TRUE_OBJECTIVE if TRUE_OBJECTIVE in self.extra_names else REWARD
         evaluation, earlier_evaluation = self.evaluations.last, None if earlier is None else earlier.evaluation
         return Summary(
@@ -247,7 +246,7 @@ class ReportCollector:
             sample_fps=self._sampled.overall,
             episodes=self._all.num_episodes,
             episode_return_mean=means["episode_return_mean"],
-            best_episode_return_mean=best,
+            **best,
             episode_length_mean=means["episode_length_mean"],
             policy_lag=self._all.lag.value(),
             updates=progress.updates,
@@ -256,7 +255,6 @@ class ReportCollector:
             evaluation=earlier_evaluation if evaluation is None else asdict(evaluation),
             policies=policies,
             best_policy=_best_policy(self.objectives(metric) if self._by_policy else {}, earlier),
-            best_is_full=best_is_full,
         )
 
     def _read(self) -> None:
@@ -317,6 +315,12 @@ def _best_return_mean(policies: Sequence[PolicyStats], earlier: float | None) ->
         stats.episodes.best_return_mean for stats in policies
     ]
     return max((best for best in bests if best is not None), default=None)
+
+
+def _best(policies: Sequence[PolicyStats], earlier: float | None) -> dict[str, Any]:
+    """``_best_return_mean`` and whether it is of stats_avg episodes, by their names in a Summary."""
+    is_full = bool(_full_bests(policies, earlier))
+    return {"best_episode_return_mean": _best_return_mean(policies, earlier), "best_is_full": is_full}
 
 
 def _full_bests(policies: Sequence[PolicyStats], earlier: float | None) -> list[float]:
