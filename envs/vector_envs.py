@@ -94,7 +94,7 @@ class RegisteredVectors(_VectorFamily):
             )
         is_atari = str(spec.vector_entry_point).startswith("ale_py.")
         if is_atari and kwargs.pop("render_mode", None) is not None:
-            play = f"play --env={spec.id}, or " if ATARI.matches(spec.id) else ""
+            play = f"add --env={spec.id} to play that one, or " if ATARI.matches(spec.id) else ""
             flags = "--save_video, --render=window or --eval_video"
             raise EnvError(f"--env={env_name}: ale-py's vector form cannot be drawn: {play}leave out {flags}")
         options: dict[str, Any] = {**_ALE_KWARGS} if is_atari else {}

@@ -25,7 +25,7 @@ Masks = npt.NDArray[np.int8]
 _ADVICE = ": correct the env, or ignore its masks: --info_action_mask=off"
 LATE_MASKS = f"the info of step() has {MASK_KEY!r}, and that of reset() has none{_ADVICE}"
 NOT_OF_LISTS = (
-    "many agents have action masks in their infos with PettingZoo's interfaces alone; make the mask the entry "
+    "of envs with many agents only those of PettingZoo have action masks in infos; make the mask the entry "
     f"{MASK_KEY!r} of a Dict observation, or ignore it: --info_action_mask=off"
 )
 

@@ -189,7 +189,9 @@ def _episodes_text(report: Report) -> str:
     ended = f"{report.episodes:,} episode{'s' if report.episodes > 1 else ''} ended"
     if not report.lengths[1]:
         return ended
-    return f"{ended}, after {_from_to(*report.lengths)} steps, with returns of {_from_to(*report.returns)}"
+    returns = f"returns of {_from_to(*report.returns)}"
+    summed = f", summed over {len(report.agents)} agents" if len(report.agents) > 1 else ""
+    return f"{ended}, after {_from_to(*report.lengths)} steps, with {returns}{summed}"
 
 
 def _from_to(low: float, high: float) -> str:

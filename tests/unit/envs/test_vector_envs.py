@@ -134,7 +134,7 @@ def test_a_game_of_ale_py_beyond_the_57_is_made_like_them() -> None:
 
 
 def test_a_video_of_ale_pys_vector_form_is_refused_with_the_form_that_has_one() -> None:
-    with pytest.raises(EnvError, match="ale-py's vector form cannot be drawn: play --env=ALE/Breakout-v5"):
+    with pytest.raises(EnvError, match="ale-py's vector form cannot be drawn: add --env=ALE/Breakout-v5"):
         EnvFactory("vector:ALE/Breakout-v5").either("rgb_array")
     assert EnvFactory("vector:ALE/Breakout-v5", {"render_mode": None}).either().render_mode is None
 

@@ -162,6 +162,7 @@ def test_good_envs_are_clean(name: str, kind: str) -> None:
     assert report.kind.startswith(kind)
     assert report.same_seed
     assert report.steps == 300
+    assert (", summed over 3 agents" in text_of(report, fits)) == (len(report.agents) == 3)
     assert fits.command == f"python -m sfactory.train --env={name}"
     assert fits.reading
 
