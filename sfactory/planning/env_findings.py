@@ -46,15 +46,16 @@ class Inspector:
     """Calls an env and checks what it returns.
 
     findings: by code and subject. seconds: of each call, by kind of call. where: the last call ("step 17").
-    rewards: the least and the largest. masks_in_info: whether an info had an action mask. tell: called before each
-    call of the env, with ``where``. obs_layout: the flag, which may name masks.
+    rewards: the least and the largest. masks_in_info: whether an info had an action mask. unread_masks: what to
+    do about one in an info, which training does not read; "" if it may have one. tell: called before each call of the
+    env, with ``where``. obs_layout: the flag, which may name masks.
     """
 
     def __init__(self, tell: Callable[[str], None], obs_layout: tuple[str, ...]) -> None:
         self.findings: dict[tuple[str, str], Finding] = {}
         self.seconds: dict[Call, array[float]] = {name: array("d") for name in ("make", "reset", "step", "close")}
         self.rewards = (math.inf, -math.inf)
-        self.where, self.masks_in_info = "", False
+        self.where, self.masks_in_info, self.unread_masks = "", False, ""
         self._tell, self.obs_layout = tell, obs_layout
 
     def add(self, kind: Kind, code: str, text: str, mend: str = "", subject: str = "") -> None:
@@ -148,6 +149,11 @@ class Inspector:
             )
             return {}
         self.masks_in_info |= MASK_KEY in value
+        if MASK_KEY in value and self.unread_masks:
+            text = (
+                f"{self.where}: the info{of} has {MASK_KEY!r}, which training does not read: the first reset had none"
+            )
+            self.add("violation", "masks", text, self.unread_masks)
         if strange := [key for key in value if not isinstance(key, str)]:
             text = f"{self.where}: the info{of} has the key {strange[0]!r}"
             self.add("warning", "info.keys", text, "use text as keys")

@@ -12,7 +12,7 @@ from gymnasium.vector.utils import batch_space
 from sfactory.actor.multi_agent_batch import AgentActivity
 from sfactory.env.actions import block_reader
 from sfactory.env.conversion import BlockWriter
-from sfactory.env.info_masks import InfoMaskEnv, InfoMaskVectorEnv, has_info_mask
+from sfactory.env.info_masks import NOT_OF_LISTS, InfoMaskEnv, InfoMaskVectorEnv, has_info_mask
 from sfactory.env.legal_actions import LegalActions, legal_rows
 from sfactory.env.multi_agent import AgentsEnv
 from sfactory.env.multi_agent_adapters import ListedAgents, ParallelAgents, TurnAgents, UnequalAgents, agents_env_of
@@ -23,6 +23,9 @@ from sfactory.planning.checked_envs import checked, spec_of
 from sfactory.planning.env_findings import Inspector
 from sfactory.tensor_spec import MASK_KEY
 
+_EACH_INFO = (
+    f"give {MASK_KEY!r} in each info, also of reset (all ones where all actions are legal), or --info_action_mask=off"
+)
 SOLE_KIND, VECTOR_KIND = "a Gymnasium env", "a Gymnasium vector env"  # what reports call them
 
 
@@ -140,6 +143,15 @@ class _VectorPlay(Play):
         return False
 
 
+def _spaces_of(env: Any) -> list[gymnasium.Space[Any]]:
+    """Of the observations of one env or agent; of each agent where they may differ."""
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        return [single_spaces(env)[0]]
+    return (
+        [space for space, _ in env.spaces] if isinstance(env, ParallelAgents | TurnAgents) else [env.observation_space]
+    )
+
+
 def play_of(env: Any, inspector: Inspector, may_mask: bool) -> Play:
     """``env``, which a factory has made, checked by ``inspector``, after a first reset.
 
@@ -156,15 +168,16 @@ def play_of(env: Any, inspector: Inspector, may_mask: bool) -> Play:
     seen.reset(seed=0)
     if isinstance(own, TurnAgents):
         seen.last()
-    masked = {MASK_KEY: None} if may_mask and inspector.masks_in_info else {}
+    named = isinstance(own, ParallelAgents | TurnAgents)
+    is_listed = isinstance(own, AgentsEnv) and not named
+    can_join = may_mask and any(has_info_mask(space, {MASK_KEY: None}, obs_layout) for space in _spaces_of(own))
+    joins = can_join and inspector.masks_in_info and not is_listed
+    if can_join and not inspector.masks_in_info:
+        inspector.unread_masks = NOT_OF_LISTS if is_listed else _EACH_INFO
     if isinstance(raw, gymnasium.vector.VectorEnv):
-        joins = has_info_mask(single_spaces(raw)[0], masked, obs_layout)
         return _VectorPlay(InfoMaskVectorEnv(seen) if joins else seen, seen.checks, obs_layout)
     if isinstance(raw, gymnasium.Env):
-        joins = has_info_mask(raw.observation_space, masked, obs_layout)
         return _SolePlay(InfoMaskEnv(seen) if joins else seen, seen.checks, obs_layout)
-    named = isinstance(own, ParallelAgents | TurnAgents)
-    joins = named and any(has_info_mask(space, masked, obs_layout) for space, _ in own.spaces)
     agents = agents_env_of(seen, joins)
     assert agents is not None, "the factory has found several agents"
     agents = agents if flags is None else WrappedAgents(agents, flags, obs_layout)

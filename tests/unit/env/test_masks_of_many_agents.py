@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
+import gymnasium
 import gymnasium.spaces as spaces
 import numpy as np
 import pytest
@@ -71,6 +72,30 @@ def test_check_env_says_that_masks_in_infos_of_lists_are_not_read() -> None:
     report = inspect_env(EnvFactory(f"{__name__}:MaskedLists", {"masked": "reset"}, info_action_mask="auto"), 10)
 
     assert "--info_action_mask=off" in report.refusal
+
+
+class LateMasks(gymnasium.Env[Any, Any]):
+    """Gives a mask in one step of each episode of 10 steps."""
+
+    observation_space, action_space = spaces.Box(0, 1, (2,)), spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._steps = 0
+        return self.np_random.random(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        info = {"action_mask": np.ones(3, np.int8)} if self._steps == 5 else {}
+        return self.np_random.random(2, np.float32), 0.0, False, self._steps == 10, info
+
+
+@pytest.mark.parametrize(("flag", "found"), [("auto", ["masks"]), ("off", [])])
+def test_check_env_finds_masks_that_come_late(flag: Literal["auto", "off"], found: list[str]) -> None:
+    report = inspect_env(EnvFactory(f"{__name__}:LateMasks", info_action_mask=flag), 40)
+
+    assert [finding.code for finding in report.findings] == found
+    assert all("step 5: the info has 'action_mask', which" in finding.text for finding in report.findings)
 
 
 def test_the_flag_is_refused_for_an_env_of_our_own_interface() -> None:
