@@ -10,7 +10,6 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
 
 from sfactory.clock import BLOCK_S, now
 from sfactory.config.population_rules import learning_policies
@@ -31,7 +30,7 @@ from sfactory.messages import (
     ToMain,
 )
 from sfactory.pbt.ranking import REWARD
-from sfactory.report.episode_stats import EpisodeStats, Throughput
+from sfactory.report.episode_stats import Best, EpisodeStats, Throughput
 from sfactory.report.eval_results import EvaluationReports
 from sfactory.report.policy_stats import Earlier, PolicyStats, missing_metrics
 from sfactory.report.progress import Progress
@@ -194,7 +193,7 @@ class ReportCollector:
                 sample_fps=self._sampled.rate(10.0),
                 return_mean=episodes.returns.mean,
                 true_objective_mean=self._all.true_objective.mean,
-                best_return_mean=_best_return_mean(self._each, self._resumed.best_return),
+                best_return_mean=_best(self._each, self._resumed.best_return).mean,
                 length_mean=episodes.lengths.mean,
                 learning=[(self.env_steps_of(policy), speed.rate(60.0)) for policy, speed in self._learning.items()],
                 returns=[stats.episodes.returns.mean for stats in self._by_policy],
@@ -210,7 +209,7 @@ class ReportCollector:
             for policy, stats in enumerate(self._by_policy):
                 own = stats.scalars() | {"perf/trained_env_steps": self.env_steps_of(policy)}
                 row |= {f"policy_{policy}/{name}": value for name, value in own.items()}
-            row["train/best_episode_return_mean"] = _best_return_mean(self._each, self._resumed.best_return)
+            row["train/best_episode_return_mean"] = _best(self._each, self._resumed.best_return).mean
         row |= {
             "perf/train_seconds": self.train_seconds,
             "perf/updates": self.updates,
@@ -233,7 +232,7 @@ class ReportCollector:
         with self._lock:
             extras = {name: window.mean for name, window in self._all.extras.windows().items()}
             policies = [stats.summary(self.env_steps_of(policy)) for policy, stats in enumerate(self._by_policy)]
-            best = _best(self._each, self._resumed.best_return)
+            best = _best(self._each, self._resumed.best_return).entry()
         metric = TRUE_OBJECTIVE if TRUE_OBJECTIVE in self.extra_names else REWARD
         evaluation, earlier_evaluation = self.evaluations.last, None if earlier is None else earlier.evaluation
         return Summary(
@@ -306,24 +305,6 @@ def _best_policy(objectives: Mapping[int, float | None], earlier: Summary | None
     return max(means, key=lambda policy: means[policy], default=earlier.best_policy if earlier else None)
 
 
-def _best_return_mean(policies: Sequence[PolicyStats], earlier: float | None) -> float | None:
-    """The best that any single policy has reached in any session, ``earlier`` ones included.
-
-    A window of fewer than stats_avg episodes, as after a resume, counts only while there has been no full one.
-    """
-    bests: Sequence[float | None] = _full_bests(policies, earlier) or [
-        stats.episodes.best_return_mean for stats in policies
-    ]
-    return max((best for best in bests if best is not None), default=None)
-
-
-def _best(policies: Sequence[PolicyStats], earlier: float | None) -> dict[str, Any]:
-    """``_best_return_mean`` and whether it is of stats_avg episodes, by their names in a Summary."""
-    is_full = bool(_full_bests(policies, earlier))
-    return {"best_episode_return_mean": _best_return_mean(policies, earlier), "best_is_full": is_full}
-
-
-def _full_bests(policies: Sequence[PolicyStats], earlier: float | None) -> list[float]:
-    """The best means of stats_avg episodes: the ``earlier`` one, and those of each policy in this session."""
-    bests = [earlier, *(stats.episodes.best_full_mean for stats in policies)]
-    return [best for best in bests if best is not None]
+def _best(policies: Sequence[PolicyStats], earlier: float | None) -> Best:
+    """The best that any single policy has reached in any session, ``earlier`` ones included."""
+    return Best.of(earlier, [stats.episodes for stats in policies])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -66,6 +69,27 @@ class EpisodeStats:
     def best_return_mean(self) -> float | None:
         """Best mean of any ``stats_avg`` episodes in a row; the current mean until there are that many."""
         return self.returns.mean if self.best_full_mean is None else self.best_full_mean
+
+
+class Best(NamedTuple):
+    """The best mean return, None if unknown, and whether it is of stats_avg episodes."""
+
+    mean: float | None
+    is_full: bool
+
+    @staticmethod
+    def of(earlier: float | None, windows: Sequence[EpisodeStats]) -> Best:
+        """Of the best of earlier sessions and of the ``windows`` of this one.
+
+        Means of fewer than stats_avg episodes, as after a resume, count only while there has been no full one.
+        """
+        full = [best for best in (earlier, *(each.best_full_mean for each in windows)) if best is not None]
+        partial = [best for each in windows if (best := each.best_return_mean) is not None]
+        return Best(max(full or partial, default=None), bool(full))
+
+    def entry(self) -> dict[str, Any]:
+        """By the names of summary.json."""
+        return {"best_episode_return_mean": self.mean, "best_is_full": self.is_full}
 
 
 class ExtraStats:

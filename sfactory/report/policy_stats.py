@@ -10,7 +10,7 @@ from typing import NamedTuple
 from sfactory.experiment.resume import Resumed
 from sfactory.messages import TRUE_OBJECTIVE, EpisodesDone, LearnerTimes, TrainStats
 from sfactory.pbt.ranking import LENGTH, REWARD
-from sfactory.report.episode_stats import EpisodeStats, ExtraStats, Window
+from sfactory.report.episode_stats import Best, EpisodeStats, ExtraStats, Window
 from sfactory.report.scalars import Row, train_scalars, window_scalars
 from sfactory.shared.timing_stats import LagStats
 
@@ -98,14 +98,9 @@ class PolicyStats:
         return self._earlier.episodes + self.episodes.episodes
 
     @property
-    def best_return_mean(self) -> float | None:
-        """The best mean of all sessions; of fewer than stats_avg episodes only while there has been no full one."""
-        return max(self._full_bests, default=self.episodes.best_return_mean)
-
-    @property
-    def _full_bests(self) -> list[float]:
-        """The best means of stats_avg episodes: of earlier sessions and of this one."""
-        return [best for best in (self._earlier.best, self.episodes.best_full_mean) if best is not None]
+    def best(self) -> Best:
+        """The best mean return of all sessions."""
+        return Best.of(self._earlier.best, [self.episodes])
 
     @property
     def true_objective(self) -> Window:
@@ -139,11 +134,7 @@ class PolicyStats:
         """One policy's entry in summary.json. env_steps: how many it has been trained on."""
         counts: dict[str, float | None] = {"env_steps": env_steps, "episodes": self.num_episodes}
         means = {name: self.means[name] for name in ("episode_return_mean", "true_objective_mean")}
-        best: dict[str, float | None] = {
-            "best_episode_return_mean": self.best_return_mean,
-            "best_is_full": bool(self._full_bests),
-        }
-        return counts | means | best
+        return counts | means | self.best.entry()
 
     def scalars(self) -> Row:
         """Scalars of episodes and updates."""
@@ -153,7 +144,7 @@ class PolicyStats:
         row |= window_scalars("train/episode_length", self.episodes.lengths)
         for name, window in self.extras.windows().items():
             row |= window_scalars(f"train/extra/{name}", window)
-        row["train/best_episode_return_mean"] = self.best_return_mean
+        row["train/best_episode_return_mean"] = self.best.mean
         return row | train_scalars(self.last) | self._times
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from sfactory.clock import BLOCK_S
 from sfactory.config.flags import assigned, value_of
-from sfactory.config.rule import Refused
+from sfactory.config.rule import Refused, refuse_each
 from sfactory.config.schema import Config
 from sfactory.errors import ConfigError, SFactoryError
 from sfactory.layout import Layout
@@ -349,14 +349,13 @@ _NOT_SAMPLED: tuple[Refused, ...] = (
 )
 
 
+_RULES = refuse_each(_NOT_SAMPLED, lambda config: True, "a sampler {why}; leave it out")
+
+
 def _require_sampling_alone(config: Config, plan: Plan) -> None:
     """Raise ConfigError for runs in which there is more to do than to sample for one learner."""
-    values = ((flag, value_of(config, flag), is_wrong, why) for flag, is_wrong, why in _NOT_SAMPLED)
-    problems = [
-        f"{assigned(flag, value)}: a sampler {why}; leave it out"
-        for flag, value, is_wrong, why in values
-        if is_wrong(value)
-    ]
+    found = ((name, rule.find(config)) for rule in _RULES for name in rule.flags)
+    problems = [f"{assigned(name, value_of(config, name))}: {text}" for name, text in found if text is not None]
     if plan.layout.num_policies > 1:
         problems.append(f"{assigned('num_policies', plan.layout.num_policies)}: a sampler has one policy; leave it out")
     if plan.layout.opponents:
