@@ -21,7 +21,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
 from sfactory.clock import now
 from sfactory.config.argv import asks_for_help, words_of
@@ -182,7 +182,9 @@ def sampler(
     Raises ConfigError and EnvError before it starts; iterating raises the fault that ends the workers.
     """
     _require_suitable_process("sfactory.sampler")
-    given = {**{name: value for name, value in {"env": env, "encoder": encoder}.items() if value}, **flags}
+    named = [each if isinstance(each, str | type) else type(each) for each in _each_of(flags.pop("observers", None))]
+    given = {"env": env, "encoder": encoder, "observers": named}
+    given = {**{name: value for name, value in given.items() if value}, **flags}
     own = {"restart_behavior": "restart", "num_batches_per_epoch": 1}  # no run is resumed; a batch has batch_size steps
     resolved = for_rank(read_command_line(words_of({**own, **given})), ONE_RANK)
     with _alone("sfactory.sampler"), _open_streams():
@@ -198,7 +200,7 @@ def sampler(
         yield opened
 
 
-def _each_of(observers: AnyObserver | Iterable[AnyObserver] | None) -> Iterable[AnyObserver]:
+def _each_of(observers: Any) -> Iterable[AnyObserver]:
     if observers is None:
         return ()
     if isinstance(observers, str | type):

@@ -16,7 +16,8 @@ from sfactory.config.argv import say_arguments, scan
 from sfactory.config.field import flag
 from sfactory.config.flags import Flag, assigned, config_of, did_you_mean, flags_of, shown
 from sfactory.config.help_text import called_as, command_help
-from sfactory.config.saved_config import PAGE_NAME, run_dirs
+from sfactory.config.run_rules import experiment_of
+from sfactory.config.saved_config import PAGE_NAME, list_of_runs, run_dirs
 from sfactory.config.sections.sampling import WrapperConfig
 from sfactory.config.validation import find_problems, value_problem
 from sfactory.errors import ConfigError
@@ -78,9 +79,17 @@ class Command(Generic[Settings]):
         ]
         given_otherwise = any(values.get(name) for name in _INSTEAD_OF_A_RUN)
         if values.get("experiment") == "" and not given_otherwise and "experiment" not in broken:
-            problems.append("--experiment: of which run? give its name, --experiment=NAME")
+            problems.append(_which_run(str(values.get("env", "")), Path(str(values.get("train_dir", "")))))
         where = {name: values[name] for name in _WHERE if name in values}
         return problems + [p.text for p in find_problems(config_of(where), broken) if p.flags[0] in where]
+
+
+def _which_run(env: str, train_dir: Path) -> str:
+    """The problem of a line that names no run: the run that train named after the ``env``, or what there is."""
+    named = experiment_of(env)
+    meant = f"did you mean {assigned('experiment', named)}?" if named and (train_dir / named).is_dir() else ""
+    there = meant or (list_of_runs(train_dir) if train_dir.is_dir() else f"there is no {train_dir}")
+    return f"--experiment: of which run? give its name, --experiment=NAME; {there}"
 
 
 @dataclass(frozen=True)

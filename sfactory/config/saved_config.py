@@ -45,6 +45,17 @@ def checkpoint_folder(run_dir: Path, policy: int) -> Path:
     return run_dir / f"checkpoint_p{policy}"
 
 
+def runs_in(train_dir: Path) -> list[str]:
+    """The names of the runs whose folders are in ``train_dir``."""
+    return sorted(path.parent.name for path in train_dir.glob(f"*/{CONFIG_NAME}"))
+
+
+def list_of_runs(train_dir: Path) -> str:
+    """For a message: the first runs in ``train_dir``, which exists."""
+    runs = runs_in(train_dir)
+    return f"{train_dir} holds " + (f"the runs {', '.join(runs[:10])}" if runs else "no run at all")
+
+
 def run_dirs(words: Sequence[str], train_dir: str, any_folder: bool = False) -> list[Path]:
     """The folders of runs. Each word is a folder in ``train_dir`` of that name, else a folder: of a run, or of runs.
 

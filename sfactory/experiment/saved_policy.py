@@ -17,7 +17,7 @@ from sfactory.checkpoint.file import Unusable, read
 from sfactory.config.commands import PolicyFlags
 from sfactory.config.env_names import env_name_of
 from sfactory.config.flags import all_flags, assigned, config_of, did_you_mean, values_of
-from sfactory.config.saved_config import CONFIG_NAME, checkpoint_folder, read_config
+from sfactory.config.saved_config import CONFIG_NAME, checkpoint_folder, list_of_runs, read_config, runs_in
 from sfactory.config.schema import Config
 from sfactory.config.trust import NETWORKS, untrusted
 from sfactory.config.validation import check_env_name, find_problems
@@ -276,9 +276,7 @@ def _no_run(train_dir: Path, experiment: str, typed: str) -> str:
     where = f"{typed}: there is no such run: {missing} is missing"
     if not train_dir.is_dir():
         return f"{where}, and so is {train_dir}; say with --train_dir where runs are kept"
-    runs = sorted(path.parent.name for path in train_dir.glob(f"*/{CONFIG_NAME}"))
-    listed = f"; {train_dir} holds " + (f"the runs {', '.join(runs[:10])}" if runs else "no run at all")
-    return where + (did_you_mean(experiment, runs) or listed)
+    return where + (did_you_mean(experiment, runs_in(train_dir)) or f"; {list_of_runs(train_dir)}")
 
 
 def _check_policy(run_dir: Path, policy: int, is_partner: bool, typed: Typed) -> None:

@@ -156,7 +156,7 @@ def test_a_killed_actor_is_replaced_and_one_too_many_ends_the_sampler() -> None:
 
 def test_what_a_sampler_does_not_do_is_refused(tmp_path: Path) -> None:
     hooks: dict[str, Any] = {
-        "observers": ["tests.no:Observer"],
+        "observers": [sfactory.Observer()],
         "after_train_step": ["tests.no:hook"],
         "eval_interval_sec": 9,
     }

@@ -151,6 +151,8 @@ def test_flags_choose_the_checkpoint(
         (["--load_checkpoint_kind=best"], "--load_checkpoint_kind=latest"),
         (["--experiment=rum"], "there is no such run.*did you mean run?"),
         (["--train_dir=nowhere"], "nowhere.*--train_dir"),
+        (["--env=own"], "of which run?.*did you mean --experiment=own?"),
+        (["--env=CartPole-v1"], "of which run?.*train_dir holds the runs damaged, empty, other, own, run"),
         (["--experiment=empty"], "checkpoint_p0 holds no checkpoint"),
         (["--experiment=damaged"], "config.json cannot be read"),
         (["--experiment=other"], "checkpoint_000000007_70.pth does not fit --env"),
@@ -173,7 +175,8 @@ def test_missing_and_unfitting_runs_and_checkpoints_are_refused(
         changed = payload(50.0) | {"payload_version": version}
         checkpoints(f"version{version}").save(changed, train_step=7, env_steps=70)
 
-    (line,) = refused(capsys, *([] if "--experiment" in flags[0] else ["--experiment=run"]), *flags)
+    named = any("--experiment" in flag or "--env" in flag for flag in flags)
+    (line,) = refused(capsys, *([] if named else ["--experiment=run"]), *flags)
 
     assert [word for word in words.split(".*") if word not in line] == []
 
@@ -263,7 +266,7 @@ def test_every_problem_of_a_command_line_is_reported_at_once_and_help_lists_the_
         "--video_name=../x",
         "--video_frames=3",
         "--fps=-1.0",
-        "--experiment: of which run?",
+        "--experiment: of which run? give its name, --experiment=NAME; there is no train_dir",
     ]
     assert len(lines) == 6 + 6
     assert [text for text in expected if not any(text in line for line in lines)] == []
