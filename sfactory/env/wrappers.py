@@ -357,6 +357,8 @@ def _flattened(env: Env, obs_layout: tuple[str, ...]) -> Env:
     if OBS_KEY in masks:
         raise EnvError(f"--flatten_obs=True: an action mask has the key {OBS_KEY!r}, as all others would: rename it")
     seen = [(path, leaf) for path, key, leaf in parts if key not in masks]
+    if not seen:
+        raise EnvError("--flatten_obs=True: there is no observation beside action masks; leave it out")
     flat = spaces.Tuple([leaf for _, leaf in seen])  # Gymnasium's own wrapper fails at an empty Dict or Tuple
 
     def vector(obs: Any) -> Any:

@@ -172,3 +172,11 @@ class Worded(Sights):
     def __init__(self) -> None:
         super().__init__()
         self.observation_space = spaces.Dict({**dict(self.observation_space), "text": spaces.Text(5)})
+
+
+class Unseeing(Sights):
+    """Shows nothing but its mask."""
+
+    def __init__(self) -> None:
+        super().__init__(masks=True)
+        self.observation_space = spaces.Dict(action_mask=self.observation_space["action_mask"])

@@ -421,6 +421,7 @@ def test_observations_of_different_agents_are_stacked_beside_their_masks() -> No
         (ARMS, {"action_repeat": 2, "env_kwargs": {"mask": "info"}, "info_action_mask": "on"}, "may be illegal"),
         (f"{HERE}:stacked", {"env_framestack": 2}, "several frames already"),
         (f"{HERE}:Worded", {"flatten_obs": True}, "'text' is a Text.*--wrapper of your own"),
+        (f"{HERE}:Unseeing", {"flatten_obs": True}, "no observation beside action masks; leave it out"),
         ("vector:CartPole-v1", {"env_framestack": 4}, "which is a vector env; leave it out.*--wrapper=module"),
         (PARALLEL, {"sticky_actions": 0.5}, "--sticky_actions=0.5 cannot wrap this env, which has many agents"),
         (
