@@ -99,9 +99,9 @@ class Publisher:
         """Whether to publish within a dataset: the last version is ``interval`` updates old."""
         return not self._waits and train_step - self.version >= self._interval
 
-    def publish_if_due(self, train_step: int, begun: Begun | None = None) -> None:
-        """As ``publish``, if it is due."""
-        if self.is_due(train_step):
+    def publish_if_due(self, train_step: int, updates: int, begun: Begun | None = None) -> None:
+        """As ``publish``, if it is due, or of the last ``updates`` there were none: old weights may mask all steps."""
+        if self.is_due(train_step) or not (updates or self._waits or train_step == self.version):
             self.publish(train_step, begun)
 
     def after_dataset(self, train_step: int) -> None:
@@ -272,7 +272,7 @@ class Learner:
             if dataset.passes == 1 and trainer.train_step > updates:  # the end of the time may have come first
                 self._row.add("datasets", 1)
             self._row.add("replayed_steps", dataset.learned.replayed - before.replayed)
-            self.publisher.publish_if_due(trainer.train_step, *begun)
+            self.publisher.publish_if_due(trainer.train_step, trainer.train_step - updates, *begun)
             self._write_row()
             return more
 

@@ -34,7 +34,8 @@ class Replay:
     def add_due(self, staging: Staging) -> None:
         """Replay the rows that are due, as far as there is room."""
         with self._lock:
-            count = min(self._due, staging.rows_left)
+            # Another batcher may have new rows, for which some are due, that are not kept yet.
+            count = min(self._due, staging.rows_left) if self.rows else 0
             if count:
                 staging.take_replayed(self._kept, self._generator.integers(0, self.rows, count))
                 self._due -= count

@@ -229,6 +229,18 @@ def test_a_row_is_not_replayed_at_once_unless_that_is_wanted(include_new: bool) 
     assert (again > 0) == include_new
 
 
+def test_rows_that_are_due_before_the_first_is_kept_wait_for_it() -> None:
+    replay = Replay(1.0, 50, include_new=True, seed=1)
+    first, second = (Staging(VECTOR, LAYOUT, pin=False, replay=True) for _ in range(2))
+    taken = replay.new_rows(available=1, rows_left=first.rows_left)
+
+    replay.add_due(second)  # another batcher, before the new row is kept
+    replay.mix(first, 0, taken)
+    replay.add_due(second)
+
+    assert (first.filled, second.filled) == (1, 0)
+
+
 def test_all_that_was_recorded_comes_back_bit_by_bit() -> None:
     replay = Replay(1.0, 50, include_new=False, seed=1)
     source, target = (Staging(VECTOR, LAYOUT, pin=False, replay=True) for _ in range(2))

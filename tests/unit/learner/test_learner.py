@@ -43,7 +43,7 @@ def test_finish_raises_the_failure_of_the_pass_it_waits_for(tmp_path: Path, monk
     learner = LoneLearner(tmp_path)
     publishing, resume = threading.Event(), threading.Event()
 
-    def fail(publisher: Publisher, train_step: int, *begun: object) -> None:
+    def fail(publisher: Publisher, train_step: int, updates: int, *begun: object) -> None:
         publishing.set()
         resume.wait(30.0)
         raise ValueError("weights are not finite")
@@ -132,6 +132,19 @@ def test_reported_lag_covers_masked_steps_and_is_apart_for_replayed_ones() -> No
     assert stats.lag == PolicyLag(0.0, 3.5, 7.0)
     assert stats.replay_lag == PolicyLag(40.0, (4 * 40 + 3 * 70) / 7, 70.0)
     assert learner.learning.progress.env_steps == 4
+
+
+def test_weights_so_old_that_all_steps_are_masked_are_replaced_before_the_interval_is_over() -> None:
+    learner = LoneLearner(max_policy_lag=3, publish_interval=100)
+    versions, updates = [], []
+    for _ in range(9):
+        learner.area.scalars["policy_version"][:] = learner.learning.publisher.version
+        learner.learn()
+        versions.append(learner.learning.publisher.version)
+        updates.append(learner.learning.trainer.train_step)
+
+    assert updates == [1, 2, 3, 3, 4, 5, 6, 6, 7]
+    assert versions == [0, 0, 0, 3, 3, 3, 3, 6, 6]
 
 
 NOTE, FAIL = "tests.support.hooks:note", "tests.support.hooks:fail"
