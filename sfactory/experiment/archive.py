@@ -1,4 +1,4 @@
-"""Moves an earlier run of the same name out of the way of a new one; undoes what a start that fails has changed.
+"""Moves an earlier run of the same name out of the way of a new one; undoes what a start without training has changed.
 
 NOTE [Nothing is deleted]: only a run that an earlier overwrite moved is ever removed, file by file, and only if its
 folder holds nothing but what training, plots and the page of a run of this name have written. One that has trained is
@@ -82,7 +82,7 @@ class EarlierRun:
         _log.info("the earlier run %s is now %s", path, target)
 
     def put_back(self, refused: bool = False) -> bool:
-        """For a start that has failed: undo ``archive`` if no training was saved; returns whether it is undone.
+        """Of a start that failed or was stopped: undo ``archive`` if it saved no training; returns whether it is undone.
 
         Where nothing was archived, config.json gets its earlier content, so that the run keeps the flags that it was
         trained with; a new run that is ``refused`` has none.

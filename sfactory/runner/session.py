@@ -270,7 +270,7 @@ class Session:
         run_dir.write_run_json(outcome.status, argv=self._arguments, seed=self._seed)
         if error is not None and str(error) != error.headline:  # the last line has the headline
             console.message(f"error: {clean(str(error), MOST_OF_REPORT)}", logging.ERROR)
-        is_back = (outcome.status == "failed" or not self.has_begun) and earlier.put_back()
+        is_back = (outcome.status != "done" or not self.has_begun) and earlier.put_back()
         command = resume_command(self._arguments, _from_file(self._resolved))
         if is_back or (outcome.status != "done" and earlier.stands):
             command = train_command(self._arguments)  # another start begins where this one did

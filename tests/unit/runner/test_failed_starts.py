@@ -1,8 +1,10 @@
-"""A start that fails before it has trained leaves the earlier run of its name as it was."""
+"""A start that ends before it has trained leaves the earlier run of its name as it was."""
 
 from __future__ import annotations
 
 import logging
+import os
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,13 @@ class Refusing(Observer):
         raise ConfigError(["no account"])
 
 
+class Stopping(Observer):
+    """Sends Ctrl-C as soon as all has started."""
+
+    def on_start(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+
 class Ended(Observer):
     """Writes down how its session began and ended."""
 
@@ -61,8 +70,11 @@ def _restored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def start(folder: Path, *words: str, observing: Mapping[str, Observer] | None = None) -> Outcome:
     argv = [*words, *FLAGS.split(), *SIZES.split(), f"--train_dir={folder}"]
-    with Interrupts() as interrupts, torch.random.fork_rng():
-        return session.Session(read_command_line(argv), argv, Spawner(), interrupts, 0.0).train(observing)
+    try:
+        with Interrupts() as interrupts, torch.random.fork_rng():
+            return session.Session(read_command_line(argv), argv, Spawner(), interrupts, 0.0).train(observing)
+    finally:
+        interrupts.restore()  # after a signal they are ignored
 
 
 def fail(*_: object) -> None:
@@ -109,6 +121,24 @@ def test_flags_of_a_start_that_failed_before_it_trained_are_not_those_of_the_run
 
     assert start(tmp_path, ENV, *given).status == "done"
     assert config.read_bytes() != before
+
+
+def test_a_start_that_is_stopped_before_it_has_trained_changes_neither_flags_nor_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start(tmp_path, ENV, "--train_for_env_steps=32")
+    config = tmp_path / "run" / "config.json"
+    before = config.read_bytes()
+    typo = ("--train_for_env_steps=64", "--learning_rate=0.5")
+
+    assert start(tmp_path, ENV, *typo, observing={"stop": Stopping()}).status == "interrupted"
+    assert config.read_bytes() == before
+    again = start(tmp_path, ENV, *typo, "--restart_behavior=restart", observing={"stop": Stopping()})
+
+    assert again.status == "interrupted"
+    assert config.read_bytes() == before
+    assert saved_env_steps(tmp_path / "run") == 32
+    assert "--restart_behavior=restart" in capsys.readouterr().err.splitlines()[-1].partition(" resume: ")[2]
 
 
 def test_a_new_run_that_is_refused_leaves_no_flags(tmp_path: Path) -> None:
