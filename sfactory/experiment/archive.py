@@ -82,7 +82,7 @@ class EarlierRun:
         _log.info("the earlier run %s is now %s", path, target)
 
     def put_back(self, refused: bool = False) -> bool:
-        """Of a start that failed or was stopped: undo ``archive`` if it saved no training; returns whether it is undone.
+        """Of a start that failed or was stopped: undo ``archive`` if it saved no training; returns whether it is so.
 
         Where nothing was archived, config.json gets its earlier content, so that the run keeps the flags that it was
         trained with; a new run that is ``refused`` has none.
