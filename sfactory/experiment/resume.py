@@ -131,10 +131,12 @@ class Resumed:
 
 
 def summary_of(config: Config, resumed: Resumed | None, status: Result) -> Summary:
-    """The summary of a session that has trained nothing."""
+    """The summary of a session that has trained nothing: the earlier one, also if it began at an older checkpoint."""
     resumed = resumed or Resumed()
-    earlier = resumed.summary
-    if earlier is not None and earlier.env_steps == resumed.env_steps:
+    earlier, is_latest = resumed.summary, config.checkpoint.load_checkpoint_kind == "latest"
+    if earlier is not None and (
+        earlier.env_steps == resumed.env_steps if is_latest else earlier.env_steps >= resumed.env_steps
+    ):
         return dataclasses.replace(earlier, status=status)
     return Summary(
         status=status,

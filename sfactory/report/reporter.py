@@ -10,7 +10,7 @@ from sfactory.clock import Every, now
 from sfactory.config.saved_config import METRICS_NAME, VIDEOS_NAME
 from sfactory.config.schema import Config
 from sfactory.errors import SFactoryError
-from sfactory.experiment.resume import Resumed
+from sfactory.experiment.resume import Resumed, summary_of
 from sfactory.experiment.run_dir import RunDir
 from sfactory.experiment.summary import Outcome, Result
 from sfactory.play.eval_video import VideoFolder
@@ -53,6 +53,7 @@ class Reporter:
         self._process_started_at = process_started_at
         self._observers = Observers() if observers is None else observers
         self._observed_updates = resumed.updates
+        self._config, self._resumed = config, resumed
         names = (*self.reports.scalars(), *(EVALUATION_NAMES if config.evaluation.eval_interval_sec else ()))
         self._unknown: dict[str, float | None] = dict.fromkeys(names)  # of what not each row has
         self._writers: list[MetricsWriter | TensorBoard] = [MetricsWriter(rundir.path / METRICS_NAME)]
@@ -118,7 +119,7 @@ class Reporter:
             )
         self._write_row(last=True)
         self.close()
-        summary = self.reports.summary(status)
+        summary = self.reports.summary(status) if self._counts else summary_of(self._config, self._resumed, status)
         if self.reports.sampled_env_steps and not summary.episodes:
             self._console.message(
                 "no episode ended, so there is no return. If episodes have no end: --max_episode_steps=1000 truncates "
@@ -178,11 +179,20 @@ class Reporter:
 
     def _write(self, scalars: Scalars, last: bool) -> None:
         env_steps = self.reports.trained_env_steps
-        for writer in self._writers:
+        for writer in self._writers if self._counts else ():
             writer.write(env_steps, scalars)
         if self._observers:
             self._unknown |= dict.fromkeys(scalars)
             self._observers.on_report(self._unknown | numbers_of(env_steps, scalars), last)
+
+    @property
+    def _counts(self) -> bool:
+        """Whether rows and the summary are those of this session: if it goes back, only once it has trained.
+
+        A row with fewer env steps says that what follows them was undone.
+        """
+        goes_back = self._config.checkpoint.load_checkpoint_kind != "latest"
+        return not (goes_back and 0 < self.reports.trained_env_steps == self._resumed.env_steps)
 
     def _write_evaluations(self, last: bool = False) -> None:
         """Write one row and one console line for each evaluation completed since the last call."""

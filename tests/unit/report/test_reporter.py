@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from sfactory.config.flags import config_of
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
+from sfactory.experiment.summary import Summary
 from sfactory.layout import GATEWAY
 from sfactory.messages import EpisodesDone
 from sfactory.report.bottleneck import Advisor, Load
@@ -116,3 +118,20 @@ def test_a_policy_with_other_weights_has_no_objective_until_it_has_new_episodes(
     lines_of(tmp_path, drive)
 
     assert objectives == [7.0, float("-inf")]
+
+
+def test_a_session_from_an_older_checkpoint_writes_no_row_and_keeps_the_summary_until_it_trains(tmp_path: Path) -> None:
+    config = config_of({"env": "any", "with_tensorboard": False, "load_checkpoint_kind": "best"})
+    shared, summaries, written = SharedObjects(VECTOR, small_layout(), weight_bytes=8), [], []
+    resumed = Resumed(env_steps=32, updates=2, summary=Summary("done", 64, 64, 64, 1.0, updates=4))
+    for trained in (32, 48):
+        with RunDir.open(tmp_path, "run") as rundir:
+            reporter = Reporter(config, shared, rundir, resumed, Console(None, None, io.StringIO()), 0.0)
+            shared.status.row("sf-learner-0").set("run_env_steps", trained)
+            reporter._write_row()
+            summaries.append(reporter.finish("interrupted", None).summary)
+            written.append((rundir.path / "metrics.jsonl").read_text().splitlines())
+
+    assert written[0] == []
+    assert [json.loads(row)["env_steps"] for row in written[1]] == [48, 48]
+    assert [(summary.status, summary.env_steps) for summary in summaries] == [("interrupted", 64), ("interrupted", 48)]

@@ -23,6 +23,7 @@ from sfactory.planning.env_probe import Probed, examine
 from sfactory.process.signals import Interrupts
 from sfactory.process.spawn import Spawner
 from sfactory.report.observers import Observer, RunFacts
+from sfactory.results.runs import Run
 from sfactory.runner import session
 from sfactory.runner.serial import SerialExecutor, SerialSampling
 from tests.support.files import write_files
@@ -201,6 +202,8 @@ def test_a_start_from_an_older_checkpoint_that_fails_before_it_trained_sets_none
 
     assert {path.name for path in saved.path.iterdir()} == before
     assert saved_env_steps(tmp_path / "run") == 64
+    assert Run(tmp_path / "run").rows[-1]["env_steps"] == 64
+    assert Run(tmp_path / "run").summary["env_steps"] == 64
     assert "--load_checkpoint_kind=best" in capsys.readouterr().err.splitlines()[-1].partition(" resume: ")[2]
 
 

@@ -188,6 +188,8 @@ def test_a_session_interrupted_at_its_start_has_the_summary_of_what_is_saved() -
     of_done, of_killed, of_fresh = (summary_of(config, resumed, "interrupted") for resumed in (done, killed, None))
 
     assert of_done == dataclasses.replace(EARLIER, status="interrupted")
+    from_best = config_of({"env": "CartPole-v1", "load_checkpoint_kind": "best"})
+    assert summary_of(from_best, dataclasses.replace(done, env_steps=600), "interrupted") == of_done
     assert (of_killed.env_steps, of_killed.frames, of_killed.updates, of_killed.fps) == (1500, 6000, 45, 50.0)
     assert (of_killed.episodes, of_killed.best_episode_return_mean) == (70, 9.5)
     assert (of_fresh.env_steps, of_fresh.episodes, of_fresh.updates, of_fresh.fps) == (0, 0, 0, None)
