@@ -160,8 +160,11 @@ class ConsoleHandler(logging.Handler):
         self._console = console
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print one record."""
-        self._console.message(f"{record.levelname}: {self.format(record)}", record.levelno)
+        """Print one record; one that cannot be formatted is reported as other handlers of logging do."""
+        try:
+            self._console.message(f"{record.levelname}: {self.format(record)}", record.levelno)
+        except Exception:  # a library's mistake in a message must not fail the call that logs it
+            self.handleError(record)
 
 
 def _stamped(text: str) -> str:

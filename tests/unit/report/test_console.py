@@ -147,3 +147,15 @@ def test_a_log_that_cannot_be_opened_is_reported_and_log_records_become_messages
     first, second = stream.getvalue().splitlines()
     assert "cannot be written" in first
     assert re.fullmatch(STAMP + "WARNING: checkpoint x.pth skipped", second)
+
+
+def test_a_record_that_cannot_be_formatted_is_reported_and_its_caller_goes_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stream = io.StringIO()
+    record = logging.LogRecord("library", logging.INFO, "loader.py", 7, "loaded %d files", ("three",), None)
+
+    ConsoleHandler(Console(None, None, stream=stream)).emit(record)
+
+    assert stream.getvalue() == ""
+    assert "Message: 'loaded %d files'" in capsys.readouterr().err
