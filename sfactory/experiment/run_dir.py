@@ -315,6 +315,21 @@ def lock_file(path: Path, advice: str) -> int:
     return fd
 
 
+def is_held(run_dir: Path) -> bool:
+    """Whether a process has the lock of a run, or it cannot be found out. Nothing is written."""
+    try:
+        fd = atomic.opened(run_dir / LOCK_NAME, os.O_RDONLY | open_flags("O_NOFOLLOW"))
+    except OSError:
+        return True
+    try:
+        lock(fd)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 def _holder(fd: int) -> str:
     try:
         owner = json.loads(os.read(fd, 4096))

@@ -77,6 +77,11 @@ _FAULTS = {
     "perf/dropped_steps": "steps dropped",
     "perf/discarded_steps": "steps lost with workers",
 }
+_ENDS = {
+    "failed": ("fault", "run failed"),
+    "interrupted": ("warning", "run interrupted"),
+    "killed": ("fault", "run killed: its main process is gone"),
+}
 _MESSAGE = re.compile(r"^(?=\[[\d :-]+\] |RESULT )", re.MULTILINE)  # in a log begins here; it may have several lines
 _STAMP = re.compile(r"\[([^\]]*)\] (?:(WARNING|ERROR|CRITICAL): |(bound by ))?")
 _CAUSE = re.compile(r"RESULT failed .*? cause: (.*?)(?: resume: .*)?$")
@@ -173,7 +178,7 @@ def _run(group: int, run: Run) -> dict[str, Any]:
         "name": run.name,
         "group": group,
         "seed": facts.get("seed", run.settings.get("seed")),
-        "status": str(facts.get("status", "unknown")),
+        "status": run.status,
         "started": str(facts.get("started", "")),
         "updated": str(last.get("time", facts.get("updated", ""))),
         "host": str(facts.get("hostname", "")),
@@ -297,9 +302,9 @@ def _curves(curves: Iterable[Curve]) -> list[dict[str, Any]]:
 
 def _events(number: int, run: Run) -> Iterator[dict[str, Any]]:
     """Faults, warnings and advice: of the run's status, its counters, its log, and its files."""
-    status = run.facts.get("status")
-    if status in ("failed", "interrupted"):
-        yield {"run": number, "kind": "fault" if status == "failed" else "warning", "time": "", "text": f"run {status}"}
+    if run.status in _ENDS:
+        kind, text = _ENDS[run.status]
+        yield {"run": number, "kind": kind, "time": "", "text": text}
     for metric, words in _FAULTS.items():
         counts = [row[metric] for row in run.rows if is_number(row.get(metric))]
         # A counter starts again with each session.

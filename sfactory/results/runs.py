@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +21,9 @@ from sfactory.config.hyperparameters import is_number
 from sfactory.config.saved_config import CONFIG_NAME, METRICS_NAME, NOT_RESUMED, RUN_NAME, SUMMARY_NAME
 from sfactory.config.schema import ReportConfig
 from sfactory.errors import RunDirError
+from sfactory.experiment.run_dir import is_held
 from sfactory.pbt.plot import metrics_rows
+from sfactory.process.stack_dump import is_alive
 from sfactory.statistics import RESAMPLES, bootstrap_band, interquartile_mean
 
 Array = npt.NDArray[np.float64]
@@ -70,6 +73,15 @@ class Run:
         except RunDirError as error:
             self.rows = []
             self.problems.append(str(error))
+
+    @property
+    def status(self) -> str:
+        """What run.json says now; "killed" if that was left by a main process of this machine that is gone."""
+        status, pid = str(self.facts.get("status", "unknown")), self.facts.get("pid")
+        if status != "running" or self.facts.get("hostname") != socket.gethostname() or type(pid) is not int:
+            return status
+        # A process that cannot be seen from here, as one in another container, has its lock.
+        return status if is_alive(pid) or is_held(self.path) else "killed"
 
     def _read(self, name: str) -> Mapping[str, Any]:
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import socket
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 from sfactory import plot, report_page
 from sfactory.config.flags import config_of
 from sfactory.config.saved_config import run_dirs, write_config
+from sfactory.experiment.run_dir import RunDir
 from sfactory.results import server
 from sfactory.results.page import data_of, data_text, embedded_or_linked
 from sfactory.results.runs import RETURN, Run, grouped
@@ -231,6 +234,25 @@ def test_page_says_why_each_session_failed_by_the_last_line_of_a_traceback() -> 
         ("warning", "2026-11-29 10:01:01", "env 3 raised"),
         ("fault", "2026-11-29 10:01:02", "observer a failed: 3"),
     ]
+
+
+def test_a_run_whose_main_process_was_killed_is_not_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, nowhere, run = socket.gethostname(), 1 << 23, save_run("a_1", [1.0] * 4)
+    page = LivePage([run])
+    monkeypatch.setattr(server, "_REST", 0.0)
+
+    def status_of(host: str, pid: int) -> str:
+        (run / "run.json").write_text(json.dumps({"status": "running", "hostname": host, "pid": pid}))
+        return str(page.data()["runs"][0]["status"])
+
+    with RunDir.open("train_dir", "a_1"):
+        assert status_of(here, nowhere) == "running"  # in another container, for example
+    assert page.data()["runs"][0]["status"] == "killed"  # although no file has changed
+    assert [(event["kind"], event["text"]) for event in page.data()["events"]] == [
+        ("fault", "run killed: its main process is gone"),
+    ]
+    assert status_of(here, os.getpid()) == "running"
+    assert status_of("elsewhere", nowhere) == "running"
 
 
 def test_few_videos_are_embedded_and_others_linked(monkeypatch: pytest.MonkeyPatch) -> None:
