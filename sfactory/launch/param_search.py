@@ -14,7 +14,7 @@ Values = Mapping[str, object]
 # One flag, or several that vary together and have a tuple of values each time.
 Key = str | tuple[str, ...]
 
-_DIGITS = 4  # significant digits of random numbers, which become part of names
+_DIGITS = 4  # significant digits of random numbers, which become part of names; more where the range is narrow
 _MAX_DRAWS = 100  # draws in a row that give nothing new, per combination, before a search gives up
 _MOST_RUNS = 10_000  # of one experiment: each of their command lines is checked before the first one starts
 
@@ -108,7 +108,10 @@ def _draw(distribution: Distribution, source: random.Random) -> object:
             number = math.exp(source.uniform(math.log(low), math.log(high)))
         case Uniform(low, high):
             number = source.uniform(low, high)
-    return min(max(float(f"{number:.{_DIGITS}g}"), low), high)  # with few digits, but within the range
+    # As many of the first digits are the same in the whole range; one of them is no loss.
+    same = int(math.log10(max(1.0, max(abs(low), abs(high)) / (high - low))))
+    digits = _DIGITS + max(0, same - 1)
+    return min(max(float(f"{number:.{digits}g}"), low), high)  # with few digits, but within the range
 
 
 def _distribution_problems(key: Key, distribution: object) -> list[str]:

@@ -43,11 +43,16 @@ def test_grid_has_all_combinations_in_order() -> None:
 def test_draws_are_different_and_in_range() -> None:
     drawn = RandomSearch(FOUR, count=200).combinations()
     narrow = RandomSearch({"gamma": Uniform(0.99991, 0.99992)}, count=10).combinations()
+    few = [
+        {values["x"] for values in RandomSearch({"x": each(0.999, 0.9999), "y": FOUR["gamma"]}, 200).combinations()}
+        for each in (Uniform, LogUniform)
+    ]
 
     assert len({tuple(values.values()) for values in drawn}) == 200
     assert all(0.9 <= values["gamma"] <= 0.999 for values in drawn)  # type: ignore[operator]
     assert all(1e-5 <= values["learning_rate"] <= 1e-2 for values in drawn)  # type: ignore[operator]
     assert all(0.99991 <= values["gamma"] <= 0.99992 for values in narrow)  # type: ignore[operator]
+    assert min(map(len, few)) > 150
     assert {values["num_epochs"] for values in drawn} == {1, 2, 3, 4}
     assert {(values["rollout"], values["recurrence"]) for values in drawn} == {(16, 16), (32, 8)}
     # Half of the logarithms lie below the middle of the range's logarithms.
