@@ -92,6 +92,11 @@ def value_text(value: object) -> str:
     return str(value)
 
 
+def utf8_text(value: object) -> str:
+    """``value_text`` as UTF-8 can have it: the bytes of a path that are no text are escaped."""
+    return value_text(value).encode(errors="backslashreplace").decode()
+
+
 def flags_of(section: str, section_type: type[Any]) -> dict[str, Flag]:
     """The flags that a dataclass declares, by name."""
     hints, blank = get_type_hints(section_type), section_type()

@@ -24,7 +24,7 @@ from typing import Any
 
 from sfactory import atomic
 from sfactory.clock import TIMEOUTS
-from sfactory.config.flags import value_text, values_of
+from sfactory.config.flags import utf8_text, value_text, values_of
 from sfactory.config.saved_config import RUN_NAME, VIDEOS_NAME
 from sfactory.errors import ResourceError, named
 from sfactory.experiment.summary import Outcome
@@ -70,7 +70,8 @@ class Tracker(Observer):
         """Begin, or go on with what an earlier session of the run has begun; an error ends the run before it trains."""
         # The first session names the run: its folder may be moved, and another may get its name later.
         first = atomic.read_json(facts.run_dir / RUN_NAME)["sessions"][0]["id"]
-        settings = values_of(facts.config)
+        values = values_of(facts.config)
+        settings = {name: utf8_text(value) if isinstance(value, str) else value for name, value in values.items()}
         threading.Thread(target=self._call, name=self.package, daemon=True).start()
         begun = self._submit(lambda: self.begin(facts.run_dir.name, str(first), settings, str(facts.run_dir)))
         try:

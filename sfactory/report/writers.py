@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, SupportsFloat
 
 from sfactory import atomic
-from sfactory.config.flags import all_flags, value_text, values_of
+from sfactory.config.flags import all_flags, utf8_text, values_of
 from sfactory.config.saved_config import NOT_RESUMED
 from sfactory.config.schema import Config
 
@@ -206,11 +206,11 @@ class TensorBoardWriter(_RecordFile):
 
         flags = all_flags()
         varied = {
-            name: value if isinstance(value, bool | int | float) else value_text(value)
+            name: value if isinstance(value, bool | int | float) else utf8_text(value)
             for name, value in values.items()
             if name not in NOT_RESUMED and (flags[name].info.mutable or value != flags[name].default)
         }
-        cells = {name: value_text(value).replace("|", "\\|").replace("\n", " ") for name, value in values.items()}
+        cells = {name: utf8_text(value).replace("|", "\\|").replace("\n", " ") for name, value in values.items()}
         table = "\n".join(["| flag | value |", "|---|---|", *(f"| {name} | {cell} |" for name, cell in cells.items())])
         experiment, session, _ = hparams(varied, dict.fromkeys(_RESULTS))
         for summary in (experiment, session, text("settings", table), custom_scalars(_CHARTS)):

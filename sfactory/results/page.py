@@ -160,7 +160,7 @@ def embedded_or_linked(target: Path) -> VideoUrl:
         if size <= left:
             left -= size
             return "data:video/mp4;base64," + base64.b64encode(atomic.read_bytes(video)).decode()
-        return quote(os.path.relpath(video.resolve(), target.resolve().parent))
+        return quote(os.fsencode(os.path.relpath(video.resolve(), target.resolve().parent)))
 
     return url
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
+import os
 import threading
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -75,7 +76,7 @@ class LivePage:
         return run
 
     def _video_url(self, number: int, video: Path) -> str:
-        url = f"videos/{number}/{quote(video.name)}"
+        url = f"videos/{number}/{quote(os.fsencode(video.name))}"
         self._videos[f"/{url}"] = video
         return url
 

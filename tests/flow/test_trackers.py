@@ -192,6 +192,22 @@ def test_settings_are_plain_values_and_texts_for_mlflow() -> None:
     assert (params["encoder_mlp_layers"], params["use_rnn"]) == ("8 4", "False")
 
 
+def test_a_path_that_is_not_utf_8_is_sent_with_escapes(tmp_path: Path) -> None:
+    sent: list[object] = []
+
+    class Beginning(Tracker):
+        package = "json"
+
+        def begin(self, name: str, identity: str, settings: Mapping[str, object], folder: str) -> None:
+            sent.append(settings["train_dir"])
+
+    facts = facts_in(tmp_path)
+    facts.config = config_of({"env": "any", "train_dir": "runs\udcff"})
+    Beginning().on_init(facts)
+
+    assert sent == ["runs\\udcff"]
+
+
 def test_metrics_with_names_that_mlflow_refuses_are_sent_under_names_that_it_takes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

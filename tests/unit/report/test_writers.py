@@ -170,6 +170,16 @@ def test_each_of_several_policies_has_a_folder_and_the_settings_are_hyperparamet
     assert len(layout_pb2.Layout.FromString(charts.tensor.string_val[0]).category) == 3
 
 
+def test_a_path_that_is_not_utf_8_is_written_with_escapes(tmp_path: Path) -> None:
+    TensorBoard(tmp_path, 3600.0, config_of({"env": "any", "train_dir": "runs\udcff", "pbt_dir": "all\udcff"})).close()
+
+    (file,) = tmp_path.glob("events.out.tfevents.*")
+    texts = [event.summary.value[0].tensor.string_val for event in events_of(file)]
+    table = next(text[0].decode() for text in texts if text)
+    assert "| train_dir | runs\\udcff |" in table
+    assert "| pbt_dir | all\\udcff |" in table
+
+
 FULL_DISK = """
     import logging, resource, sys
     from pathlib import Path

@@ -257,14 +257,15 @@ def test_a_run_whose_main_process_was_killed_is_not_running(monkeypatch: pytest.
 
 def test_few_videos_are_embedded_and_others_linked(monkeypatch: pytest.MonkeyPatch) -> None:
     run = save_run("a 1", [1.0] * 4)
-    for name, size in (("one.mp4", 3), ("two#.mp4", 9)):
+    for name, size in (("one.mp4", 3), ("two#.mp4", 9), ("\udcff.mp4", 9)):  # the last is not UTF-8
         (run / name).write_bytes(b"x" * size)
     (run / "link.mp4").symlink_to("/etc/passwd")
     monkeypatch.setattr("sfactory.results.page._MOST_EMBEDDED", 8)
 
     videos = data_of([run], embedded_or_linked(Path("pages/report.html")))["videos"]
 
-    assert [video["url"] for video in videos] == ["data:video/mp4;base64,eHh4", "../train_dir/a%201/two%23.mp4"]
+    linked = ["../train_dir/a%201/two%23.mp4", "../train_dir/a%201/%FF.mp4"]
+    assert [video["url"] for video in videos] == ["data:video/mp4;base64,eHh4", *linked]
 
 
 def test_the_newest_videos_of_evaluations_come_after_those_of_enjoy() -> None:
@@ -282,6 +283,8 @@ def test_the_newest_videos_of_evaluations_come_after_those_of_enjoy() -> None:
 def test_server_answers_this_machine_alone_with_the_page_its_data_and_videos() -> None:
     run = save_run("a_1", [1.0] * 4)
     (run / "play.mp4").write_bytes(b"video")
+    (run / "videos").mkdir()
+    (run / "videos" / "\udcff.mp4").write_bytes(b"odd")
     (run / "secret.mp4").symlink_to("/etc/passwd")
     with PageServer(LivePage([run]), 0) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -297,7 +300,9 @@ def test_server_answers_this_machine_alone_with_the_page_its_data_and_videos() -
         status, page, _ = get("/")
         assert (status, b"a_1" in page) == (200, True)
         _, data, tag = get("/data.json")
-        assert json.loads(data)["videos"] == [{"run": 0, "name": "play.mp4", "url": "videos/0/play.mp4"}]
+        first, odd = json.loads(data)["videos"]
+        assert first == {"run": 0, "name": "play.mp4", "url": "videos/0/play.mp4"}
+        assert get(f"/{odd['url']}")[:2] == (200, b"odd")
         assert get("/data.json", **{"If-None-Match": str(tag)})[:2] == (304, b"")
         assert get("/videos/0/play.mp4")[:2] == (200, b"video")
         for path in ("/videos/0/secret.mp4", "/videos/0/../config.json", "/config.json", "/../../etc/passwd"):
