@@ -22,7 +22,7 @@ from sfactory.config.saved_config import LOG_NAME, METRICS_NAME, RUN_NAME, SUMMA
 from sfactory.errors import CannotSaveError, Refused, RunDirError
 from sfactory.experiment.provenance import WorkingTree, local_time, session_facts
 from sfactory.process.signals import signals_held_back
-from sfactory.system.operating_system import LINUX, lock, open_flags
+from sfactory.system.operating_system import LINUX, close_lock, lock, open_flags
 
 Status = Literal["running", "done", "interrupted", "failed"]
 
@@ -89,7 +89,7 @@ class RunDir:
     def close(self) -> None:
         """Release the lock. The lock file stays: removing it would race with the next process that opens it."""
         if self._lock_fd is not None:
-            os.close(self._lock_fd)
+            close_lock(self._lock_fd)
             self._lock_fd = None
 
     def move_to(self, target: Path) -> None:
@@ -111,7 +111,7 @@ class RunDir:
                     f"the run directory {self.path} could not be moved to {target}: {error}. The earlier run is in "
                     f"{where}; check the permissions of --train_dir, or choose another --experiment."
                 ) from error
-            os.close(self._lock_fd)
+            close_lock(self._lock_fd)
             self._lock_fd = new_lock
 
     def put_back(self, earlier: Path, aside: Path) -> None:
@@ -133,12 +133,12 @@ class RunDir:
                         os.rename(aside, self.path)
                         raise
                 except BaseException:
-                    os.close(new_lock)
+                    close_lock(new_lock)
                     raise
                 atomic.fsync_dir(self.path.parent)
             except OSError as error:
                 raise RunDirError(f"{earlier} could not be renamed to {self.path} again: {error}. {advice}") from error
-            os.close(self._lock_fd)
+            close_lock(self._lock_fd)
             self._lock_fd = new_lock
         with contextlib.suppress(OSError):
             _remove_without_content(aside)
@@ -287,7 +287,7 @@ def _locked(path: Path) -> int:
         with contextlib.suppress(FileNotFoundError):
             if _is_at(fd, path):
                 return fd
-        os.close(fd)
+        close_lock(fd)
 
 
 def _is_at(fd: int, path: Path) -> bool:
@@ -310,7 +310,7 @@ def lock_file(path: Path, advice: str) -> int:
         os.ftruncate(fd, 0)
         os.write(fd, json.dumps(owner).encode())
     except BaseException:
-        os.close(fd)
+        close_lock(fd)
         raise
     return fd
 
@@ -326,7 +326,7 @@ def is_held(run_dir: Path) -> bool:
     except OSError:
         return True
     finally:
-        os.close(fd)
+        close_lock(fd)
     return False
 
 

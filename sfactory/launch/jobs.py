@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import logging
 import operator
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +27,7 @@ from sfactory.experiment.provenance import local_time
 from sfactory.experiment.run_dir import keep_unreadable, lock_file
 from sfactory.experiment.summary import Summary
 from sfactory.launch.run_description import MODULE, RunDescription
+from sfactory.system.operating_system import close_lock
 
 NAME = "launch.json"
 LOCK_NAME = ".launch.lock"
@@ -248,7 +248,7 @@ class LaunchState:
         try:
             yield LaunchState(folder / NAME)
         finally:
-            os.close(lock)
+            close_lock(lock)
 
     def entry(self, name: str) -> Entry:
         """The entry of a run; a waiting one if the run was never started."""

@@ -25,6 +25,7 @@ from sfactory.pbt.event_log import Kind
 from sfactory.pbt.shared_dir import MEMBER_NAME, SharedDir, member_dir, run_of
 from sfactory.runner.pbt_driver import PbtDriver
 from sfactory.shared.control import LearnerCommand
+from sfactory.system.operating_system import close_lock
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ def held_member(config: Config, run_dir: RunDir) -> Iterator[None]:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             fd = lock_file(folder / LOCK_NAME, "Give this run another --pbt_member, or stop that one.")
-            stack.callback(os.close, fd)
+            stack.callback(close_lock, fd)
             atomic.remove_stale(folder)
             earlier = run_of(folder / MEMBER_NAME, population.pbt_member) if (folder / MEMBER_NAME).exists() else None
         except OSError as error:

@@ -7,6 +7,7 @@ or against a power cut, that guard is missing there: docs/platforms.md lists the
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -34,7 +35,10 @@ def open_flags(*names: str) -> int:
 
 
 def lock(fd: int) -> None:
-    """Lock an open file until it is closed. Raises BlockingIOError if another process has locked it, and OSError."""
+    """Lock an open file until ``close_lock``, or until this process ends.
+
+    Raises BlockingIOError if another process has locked it, and OSError.
+    """
     if sys.platform == "win32":
         at = os.lseek(fd, 0, os.SEEK_CUR)
         try:
@@ -46,6 +50,14 @@ def lock(fd: int) -> None:
             os.lseek(fd, at, os.SEEK_SET)
     else:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def close_lock(fd: int) -> None:
+    """Close a file that was locked. Closing alone would leave the lock to a process that was forked meanwhile."""
+    if sys.platform != "win32":
+        with contextlib.suppress(OSError):  # a network file system that fails
+            fcntl.flock(fd, fcntl.LOCK_UN)
+    os.close(fd)
 
 
 def signal_number(name: str) -> int:

@@ -19,7 +19,7 @@ import pytest
 from sfactory import __version__
 from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.errors import CannotSaveError, RunDirError
-from sfactory.experiment.run_dir import RunDir, keep_unreadable, saved_env_steps
+from sfactory.experiment.run_dir import RunDir, is_held, keep_unreadable, saved_env_steps
 from sfactory.process.signals import Interrupted, Interrupts
 from tests.support.files import write_files
 from tests.support.source import ROOT
@@ -75,6 +75,28 @@ def test_a_child_that_outlives_the_run_does_not_keep_the_lock(tmp_path: Path) ->
     RunDir.open(tmp_path, "exp").close()
 
     child.communicate(b"\n")
+
+
+def test_a_process_that_was_forked_meanwhile_does_not_keep_the_lock(tmp_path: Path) -> None:
+    forked: list[int] = []
+
+    def fork(run: RunDir) -> None:
+        assert run._lock_fd is not None
+        forked.append(os.dup(run._lock_fd))  # the same open file, as a forked process has it
+
+    run = RunDir.open(tmp_path, "exp")
+    fork(run)
+    run.move_to(tmp_path / "old")
+    RunDir.open(tmp_path, "old").close()
+    fork(run)
+    run.put_back(tmp_path / "old", tmp_path / "new")
+    fork(run)
+    run.close()
+
+    assert not is_held(tmp_path / "exp")
+    RunDir.open(tmp_path, "exp").close()
+    for fd in forked:
+        os.close(fd)
 
 
 def test_a_lock_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
