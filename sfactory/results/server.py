@@ -23,6 +23,8 @@ from sfactory.results.page import data_of, data_text, page_of, videos_of
 from sfactory.results.runs import Run
 
 HOST = "127.0.0.1"
+# A page of another site must not read runs, even if the name of that site leads here. A forwarded port may be any.
+_NAMES = (HOST, "localhost")
 _TIMEOUT_S = 30.0  # for a client to send its request, or take the answer
 _REST = 19.0  # times what the last computation took, until the next one: it takes 5% of a core at most
 
@@ -117,8 +119,6 @@ class PageServer(ThreadingHTTPServer):
             raise ResourceError(
                 f"--port={port} cannot be used: {error.strerror or error}; --port=0 finds one"
             ) from error
-        # A page of another site must not read runs, even if the name of that site leads here.
-        self.hosts = {f"{name}:{self.server_port}" for name in (HOST, "localhost")}
 
     @property
     def url(self) -> str:
@@ -132,8 +132,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer one request; errors of reading are logged and answered."""
-        if self.headers.get("Host") not in self.server.hosts:
-            self.send_error(HTTPStatus.FORBIDDEN)
+        if self.headers.get("Host", "").partition(":")[0].lower() not in _NAMES:
+            names = " or ".join(_NAMES)
+            self.send_error(HTTPStatus.FORBIDDEN, explain=f"The page is at the names {names} alone, at any port")
             return
         try:
             found = self.server.page.answer(self.path)

@@ -307,7 +307,18 @@ def test_server_answers_this_machine_alone_with_the_page_its_data_and_videos() -
         assert get("/videos/0/play.mp4")[:2] == (200, b"video")
         for path in ("/videos/0/secret.mp4", "/videos/0/../config.json", "/config.json", "/../../etc/passwd"):
             assert get(path)[0] == 404
-        assert get("/", Host="evil.example")[0] == 403
+        for name in (
+            "evil.example",
+            f"evil.example:{server.server_port}",
+            "localhost.evil.example:80",
+            "",
+            "a:localhost",
+        ):
+            status, refusal, _ = get("/", Host=name)
+            assert status == 403
+            assert b"127.0.0.1 or localhost" in refusal
+        for name in ("localhost", "LOCALHOST:9999", "127.0.0.1:9999"):  # another port, as ssh forwards it
+            assert get("/", Host=name)[0] == 200
         with (run / "metrics.jsonl").open("a") as file:
             file.write("\n" + json.dumps({"env_steps": 9000, RETURN: 77.0}) + "\n")
         assert eventually(lambda: json.loads(get("/data.json")[1])["runs"][0]["return"] == 77.0, 60.0)
