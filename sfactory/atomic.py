@@ -23,6 +23,7 @@ from sfactory.system.operating_system import POSIX, lock, open_flags
 TMP_PREFIX = ".tmp-"
 MOST_DEPTH = 100  # of brackets in a JSON file: Python reads and writes deeper ones by chance only
 _CHUNK_BYTES = 1 << 16
+_NOT_FOR_DIRECTORIES = (errno.EINVAL, errno.ENOTSUP)  # from fsync: the file system does that for files alone
 
 
 def opened(path: Path | str, flags: int) -> int:
@@ -149,12 +150,18 @@ def cut_torn_line(fd: int) -> None:
 
 
 def fsync_dir(path: Path) -> None:
-    """Bring renames and removals within a directory to the disk; Windows has no call for that."""
+    """Bring renames and removals within a directory to the disk; Windows and some file systems have no call for that.
+
+    Raises OSError, as for a disk that fails.
+    """
     if not POSIX:
         return
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
+    except OSError as error:
+        if error.errno not in _NOT_FOR_DIRECTORIES:
+            raise
     finally:
         os.close(fd)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,3 +58,21 @@ def test_content_is_on_the_disk_before_the_file_gets_its_name_and_the_name_after
     atomic.write_bytes(tmp_path / "data.bin", b"new")
 
     assert calls == ["fsync", "replace", "fsync"]
+
+
+@pytest.mark.parametrize(("code", "fails"), [(errno.EINVAL, False), (errno.ENOTSUP, False), (errno.EIO, True)])
+def test_a_file_is_written_where_the_file_system_brings_no_directories_to_the_disk(
+    code: int, fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(code, os.strerror(code))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(OSError, match="error") if fails else contextlib.nullcontext():
+        atomic.write_bytes(tmp_path / "data.bin", b"new")
+
+    assert (tmp_path / "data.bin").read_bytes() == b"new"
