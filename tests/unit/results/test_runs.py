@@ -236,7 +236,7 @@ def test_page_says_why_each_session_failed_by_the_last_line_of_a_traceback() -> 
     ]
 
 
-def test_a_run_whose_main_process_was_killed_is_not_running(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_not_running_once_its_main_process_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     here, nowhere, run = socket.gethostname(), 1 << 23, save_run("a_1", [1.0] * 4)
     page = LivePage([run])
     monkeypatch.setattr(server, "_REST", 0.0)
