@@ -157,7 +157,7 @@ def _built_in(name: str, part: str) -> Rule:
         named = getattr(config.model, own)
         return f"has no effect with --{own}={named}: leave it out, or add --{own}= for the built-in one"
 
-    return Rule((name, part, "model"), find, idle=True)
+    return Rule(tuple(dict.fromkeys((name, part, "model"))), find, idle=True)
 
 
 def _two_networks(name: str) -> Rule:
@@ -192,8 +192,14 @@ _PARTS = ("encoder", "core", "decoder")
 _OF_ENCODER = (
     *("encoder_mlp_layers", "encoder_per_key", "encoder_conv_architecture", "encoder_conv_mlp_layers"),
     *("encoder_entity_size", "encoder_entity_heads", "encoder_entity_layers", "one_hot_max"),
+    *("obs_embedding_size", "obs_subtract_mean", "obs_scale"),
 )
 _OF_CORE = ("rnn_type", "rnn_size", "rnn_num_layers")
+# Of heads and of all layers. Not amp, which lets a GPU multiply the matrices of any network as TF32.
+_OF_ALL_PARTS = (
+    *("adaptive_stddev", "initial_stddev", "continuous_tanh_scale", "nonlinearity"),
+    *("policy_initialization", "policy_init_gain", "use_layer_norm", "use_spectral_norm"),
+)
 
 NETWORK_RULES = (
     *(excludes("model", part, "a whole model has no parts") for part in _PARTS),
@@ -218,6 +224,7 @@ NETWORK_RULES = (
     *(_built_in(name, "encoder") for name in _OF_ENCODER),
     *(_built_in(name, "core") for name in _OF_CORE),
     _built_in("decoder_mlp_layers", "decoder"),
+    *(_built_in(name, "model") for name in _OF_ALL_PARTS),
     refuse(
         ("model_kwargs", "encoder", "core", "decoder", "model"),
         lambda config: bool(config.model.model_kwargs) and not any(getattr(config.model, name) for name in NETWORKS),

@@ -130,8 +130,10 @@ class ModelConfig:
         ge=0,
     )
     obs_embedding_size: int = flag(32, "numbers per element of a (Multi)Discrete observation with many values", ge=1)
-    obs_subtract_mean: float = flag(0.0, "observations that are not normalised are (obs - this) / obs_scale")
-    obs_scale: float = flag(1.0, "observations that are not normalised are (obs - obs_subtract_mean) / this", gt=0)
+    obs_subtract_mean: float = flag(0.0, "built-in encoders read what is not normalised as (obs - this) / obs_scale")
+    obs_scale: float = flag(
+        1.0, "built-in encoders read what is not normalised as (obs - obs_subtract_mean) / this", gt=0
+    )
 
     @property
     def critic_only(self) -> tuple[str, ...]:
