@@ -33,6 +33,7 @@ from sfactory.config.flags import Reading, all_flags, assigned, config_of, value
 from sfactory.config.help_text import train_help
 from sfactory.config.run_rules import experiment_of, fitted, spread, without_lesser_limits
 from sfactory.config.saved_config import (
+    BY_ENV,
     CONFIG_NAME,
     FROZEN,
     NOT_RESUMED,
@@ -168,8 +169,8 @@ def with_critic_group(resolved: Resolved, has_groups: bool) -> Resolved:
         return resolved
     shares = "critic_obs_keys" in free and "actor_critic_share_weights" not in free and model.actor_critic_share_weights
     if not has_groups or shares or model.model:
-        return resolved.replaced({"critic_obs_keys": ()}, "env")
-    return resolved.replaced({"critic_obs_keys": ("critic",), "actor_critic_share_weights": False}, "env")
+        return resolved.replaced({"critic_obs_keys": ()}, BY_ENV)
+    return resolved.replaced({"critic_obs_keys": ("critic",), "actor_critic_share_weights": False}, BY_ENV)
 
 
 def fitted_to_agents(resolved: Resolved, agents: int) -> Resolved:
@@ -236,13 +237,14 @@ def _layers(
         findings.warnings += other_versions(getattr(search.family, "extra", ""))
         layers[f"{FAMILY} {search.family.name}"] = _family_defaults(search.family, env, findings)
     chosen = _without_defaults(file, layers)
+    by_env = saved.defaults_by_env({**chosen, **line.values})
     return {
         **layers,
         SAVED_RUN: saved.resumable,
         GIVEN_EARLIER: _of_sources(saved, *_GIVEN),
         AUTOTUNE: _of_sources(saved, AUTOTUNE),
-        CONFIG_FILE: chosen,
-        COMMAND_LINE: line.values,
+        CONFIG_FILE: {name: value for name, value in chosen.items() if name not in by_env},
+        COMMAND_LINE: {name: value for name, value in line.values.items() if name not in by_env},
     }
 
 

@@ -37,6 +37,7 @@ CONFIG_NAME, RUN_NAME, METRICS_NAME = "config.json", "run.json", "metrics.jsonl"
 SUMMARY_NAME, LOG_NAME, VIDEOS_NAME, PAGE_NAME = "summary.json", "sf_log.txt", "videos", "report.html"
 FORMAT_VERSION = 1
 SAVED_RUN = "saved run"  # the source of what a resumed run takes over
+BY_ENV = "env"  # the source of what the env has decided
 PRINTED = "printed"  # true in what ``config_json`` makes, whose defaults may depend on the env
 
 
@@ -119,6 +120,15 @@ class SavedConfig:
     def resumable(self) -> dict[str, object]:
         """The values that a resumed run takes over."""
         return {name: value for name, value in self.values.items() if name not in NOT_RESUMED}
+
+    def defaults_by_env(self, given: Mapping[str, object]) -> set[str]:
+        """Names of the defaults among ``given`` that the env replaced when the run began, as it would now.
+
+        Weights that are shared gave way only beside a default of ``critic_obs_keys``, see ``with_critic_group``.
+        """
+        by_env = {name for name, source in self.sources.items() if source == BY_ENV and name in given}
+        by_env = {name for name in by_env if given[name] == all_flags()[name].default}
+        return by_env if "critic_obs_keys" in by_env else by_env - {"actor_critic_share_weights"}
 
 
 def write_config(

@@ -10,6 +10,7 @@ from sfactory.config.flags import assigned
 from sfactory.config.population_rules import agents_by_pattern
 from sfactory.config.resolve import Resolved
 from sfactory.config.rule import waits_for_learner
+from sfactory.config.saved_config import BY_ENV
 from sfactory.config.schema import Config
 from sfactory.errors import ConfigError
 from sfactory.spec import EnvSpec
@@ -36,7 +37,7 @@ def with_policies_of_kinds(resolved: Resolved, spec: EnvSpec) -> Resolved:
                 f"observations or actions, so a policy can only play agents of one kind, by their names: {typed}"
             ]
         )
-    return resolved.replaced(flags, "env")
+    return resolved.replaced(flags, BY_ENV)
 
 
 def kinds_of_policies(config: Config, spec: EnvSpec) -> tuple[str, ...]:

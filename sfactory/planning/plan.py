@@ -17,6 +17,7 @@ from sfactory.config.import_strings import Unresolved, find_callable
 from sfactory.config.population_rules import decided, lack_of_splits
 from sfactory.config.resolve import Resolved, fitted_to_agents, with_critic_group
 from sfactory.config.run_rules import rounds_misfit
+from sfactory.config.saved_config import BY_ENV
 from sfactory.config.schema import Config, SamplingConfig
 from sfactory.config.task_defaults import with_gpu_defaults, with_task_defaults
 from sfactory.errors import ConfigError, ResourceError, clean, named, raised_at
@@ -213,7 +214,7 @@ def fitted_to_env(resolved: Resolved, probed: Probed, device: str) -> Resolved:
     raises ConfigError or EnvError as ``plan_sizes`` does."""
     if resolved.config.sampling.info_action_mask == "auto":
         found = "on" if probed.info_action_mask else "off"
-        resolved = resolved.replaced({"info_action_mask": found}, "env")
+        resolved = resolved.replaced({"info_action_mask": found}, BY_ENV)
     resolved = with_policies_of_kinds(resolved, probed.spec)
     has_groups = probed.spec.for_model(resolved.config.model).has_critic_group
     resolved = with_critic_group(resolved, has_groups)

@@ -633,6 +633,7 @@ def test_sizes_that_were_not_typed_fit_those_that_were(argv: list[str], fitted: 
         (["--actor_critic_share_weights=False"], True, ("critic",), False),
         (["--actor_critic_share_weights=False"], False, (), False),
         (["--model=my_networks:Own"], True, (), True),
+        (["--critic_obs_keys=auto"], False, (), True),
         (["--critic_obs_keys=auto", "--actor_critic_share_weights=True"], True, ("critic",), False),  # as in a file
     ],
 )
@@ -647,6 +648,26 @@ def test_the_group_critic_is_the_critics_unless_something_else_was_typed(
     write_config(RUN_DIR, resolved.config, resolved.sources)
     again = read("--experiment=old", "--trust_run_dir=True").config.model
     assert (again.critic_obs_keys, again.actor_critic_share_weights) == (keys, shares)
+    same = read(PLAIN_ENV, *argv, "--experiment=old", "--trust_run_dir=True")
+    assert same.config.model == again, "the same command resumes it"
+
+
+def test_defaults_that_were_typed_resume_the_run_whose_env_has_replaced_them() -> None:
+    argv = [PLAIN_ENV, "--num_policies=1", "--policy_mapping=auto", "--experiment=old"]
+    by_env = {"num_policies": 2, "policy_mapping": "guide=0,mover=1"}
+    resolved = read(*argv).replaced({**by_env, "actor_critic_share_weights": False}, "env")
+    RUN_DIR.mkdir(parents=True)
+    write_config(RUN_DIR, resolved.config, resolved.sources)
+
+    again = read(*argv)
+
+    assert {name: values_of(again.config)[name] for name in by_env} == by_env
+    assert {again.sources[name] for name in by_env} == {"saved run"}
+    assert again.changed == []
+    (problem,) = refused(*argv, "--actor_critic_share_weights=True")
+    assert "was started with --actor_critic_share_weights=False" in problem
+    (problem,) = refused(PLAIN_ENV, "--num_policies=3", "--experiment=old")
+    assert "was started with --num_policies=2" in problem
 
 
 def test_sizes_that_were_typed_and_do_not_fit_are_refused() -> None:
