@@ -214,7 +214,7 @@ class ActorCritic(nn.Module):
         self.critic_tower: Tower | None = None
         if config.model:  # it has the methods of a tower, and its features are the outputs of heads
             outputs = num_params(spec.actions)
-            self.tower = cast(Tower, WholeModel(spec.obs, outputs, config, normalized, spec.plain_spaces))
+            self.tower = cast(Tower, WholeModel(spec.obs, outputs, config, normalized, dtype, spec.plain_spaces))
             self.policy_head = cast(PolicyHead, FirstColumns(outputs))
             self.value_head: ValueHead = LastColumnValue(config)
         else:

@@ -146,7 +146,7 @@ def rollout(
     if len(is_first) == steps:
         return y
     with torch.no_grad():  # the value after the rollout is a bootstrap, not learned
-        state = torch.where(is_first[-1].unsqueeze(-1), 0.0, after[-rows:])
+        state = torch.where(is_first[-1].unsqueeze(-1), 0.0, after[-rows:]).to(states.dtype)
         last, _ = core.step(_each(x, lambda leaf: leaf[-1]), state)
     return torch.cat((y, last.unsqueeze(0)))
 

@@ -71,7 +71,8 @@ class Tower(nn.Module):
         self._decoders = linear_layers([self.memory_size, *config.decoder_mlp_layers], config, dtype)
         self.decoder: nn.Module = nn.ModuleList(self._decoders)
         self.out_size = self._decoders[-1].out_features if self._decoders else self.memory_size
-        self._has_own_decoder = bool(config.decoder)
+        # What parts of the user's own give is made wide, as they may compute under autocast, or in float64.
+        self._has_own_core, self._has_own_decoder = bool(config.core), bool(config.decoder)
         if self._has_own_decoder:
             self.decoder = make_part("decoder", config, self.memory_size)
             self.out_size = cast(int, self.decoder.out_size)
@@ -93,9 +94,11 @@ class Tower(nn.Module):
         ``state`` [B, S] is zero in the rows that start an episode.
         """
         encoder, core = self._stages
-        features = encoder.forward(self.seen(obs) if self._seen else obs)
+        features = encoder.forward(self.seen(obs)).to(self._wide) if self._seen else encoder.forward(obs)
         if core is not None:
             features, state = core.step(self._joined(features.to(self._wide), obs), state)
+            if self._has_own_core:
+                features, state = features.to(self._wide), state.to(self._wide)
         return (self._decode(features) if self._decodes else features).to(self._wide), state
 
     def unroll(
@@ -107,9 +110,11 @@ class Tower(nn.Module):
         """
         flat = {path: leaf.flatten(0, 1) for path, leaf in self.seen(obs).items()}
         embeddings = memory = self.encoder.forward(flat)
+        if self._seen:
+            embeddings = memory = embeddings.to(self._wide)
         if self.core is not None:
             features = self._joined(embeddings.to(self._wide).unflatten(0, (-1, is_first.shape[1])), obs)
-            memory = rollout(self.core, features, states, is_first, recurrence, held).flatten(0, 1)
+            memory = rollout(self.core, features, states, is_first, recurrence, held).flatten(0, 1).to(self._wide)
         return Stages(embeddings, memory, self._decode(memory).to(self._wide))
 
     def _joined(self, features: Tensor, obs: dict[str, Tensor]) -> Tensor:
@@ -119,7 +124,7 @@ class Tower(nn.Module):
 
     def _decode(self, x: Tensor) -> Tensor:
         if self._has_own_decoder:
-            return cast(Tensor, self.decoder(x))
+            return cast(Tensor, self.decoder(x.to(self._wide)))
         for layer in self._decoders:
             x = self._activation(layer.forward(x))
         return x
@@ -138,7 +143,7 @@ def make_core(in_size: int, config: ModelConfig) -> Core:
 class WholeModel(nn.Module):
     """An actor-critic of the user's own in the form of a tower: its features are the P outputs and the value.
 
-    out_size, memory_size: P + 1. state_size: S.
+    out_size, memory_size: P + 1. state_size: S. Features and state are made wide, see Tower.
     """
 
     def __init__(
@@ -147,9 +152,11 @@ class WholeModel(nn.Module):
         num_outputs: int,
         config: ModelConfig,
         normalized: frozenset[str],
+        dtype: torch.dtype,
         plain_spaces: tuple[Any, ...],
     ) -> None:
         super().__init__()
+        self._wide = wide(dtype)
         self.model = make_part("model", config, space_of(obs, normalized, plain_spaces), num_outputs)
         self._seen = paths_seen(obs)
         self.state_size: int = getattr(self.model, "state_size", 0)
@@ -162,7 +169,9 @@ class WholeModel(nn.Module):
     def step(self, obs: dict[str, Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
         """As Tower.step."""
         outputs, value, state = self.model(self.seen(obs), state)
-        return torch.cat((outputs, value.unsqueeze(-1)), dim=-1), state
+        if isinstance(state, Tensor):  # the check before the run reports what is none
+            state = state.to(self._wide)
+        return torch.cat((outputs, value.unsqueeze(-1)), dim=-1).to(self._wide), state
 
     def sequence(
         self, obs: dict[str, Tensor], state: Tensor, is_first: Tensor, held: Tensor | None = None
@@ -170,7 +179,7 @@ class WholeModel(nn.Module):
         """As RecurrentCore.sequence, for obs {path: [T, B, ...]}."""
         more = () if held is None else (held,)
         outputs, values, state = cast(Any, self.model).unroll(self.seen(obs), state, is_first, *more)
-        return torch.cat((outputs, values.unsqueeze(-1)), dim=-1), state
+        return torch.cat((outputs, values.unsqueeze(-1)), dim=-1).to(self._wide), state
 
     def unroll(
         self, obs: dict[str, Tensor], states: Tensor, is_first: Tensor, recurrence: int, held: Tensor | None = None

@@ -166,7 +166,7 @@ def _equal(some: dict[str, Tensor], others: dict[str, Tensor]) -> bool:
 def _close(some: Tensor, other: Tensor) -> bool:
     """Whether two ways to compute the same agree. Of sums of large numbers that cancel out, errors remain."""
     largest = float(other.detach().abs().max()) if other.numel() else 0.0
-    return torch.allclose(some, other, _CLOSE, max(_CLOSE, 1e-5 * largest))
+    return torch.allclose(some.double(), other.double(), _CLOSE, max(_CLOSE, 1e-5 * largest))
 
 
 def _require(holds: bool, problem: str) -> None:

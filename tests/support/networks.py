@@ -209,6 +209,42 @@ class Whole(nn.Module):
         return *self._heads(x), state
 
 
+class BriefMlp(Mlp):
+    """Gives bfloat16, as the layers of torch do under autocast."""
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().forward(obs)
+
+
+class BriefCore(LeakyCore):
+    """Gives bfloat16."""
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        output, state = super().step(x, state)
+        return output.bfloat16(), state.bfloat16()
+
+
+class BriefWhole(Whole):
+    """Gives bfloat16, its memory included."""
+
+    def __init__(self, observation_space: spaces.Box, num_outputs: int, size: int = 0) -> None:
+        super().__init__(observation_space, num_outputs, size)
+        self.core = BriefCore(32, size) if size else None
+
+    def _heads(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.autocast("cpu", torch.bfloat16):
+            return super()._heads(x)
+
+
+class LongWhole(Whole):
+    """Gives float64."""
+
+    def _heads(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        outputs, values = super()._heads(x)
+        return outputs.double(), values.double()
+
+
 class NoSize(Whole):
     """Does not know the size of its memory."""
 

@@ -76,6 +76,38 @@ def test_unrolled_network_equals_single_steps_and_learns(name: str, spec: EnvSpe
     assert all(parameter.grad is not None for parameter in model.parameters() if parameter.requires_grad)
 
 
+OF_OTHER_DTYPES = {
+    "an encoder before decoders": (config_of(encoder="BriefMlp", decoder_mlp_layers=(16,)), torch.float32),
+    "an encoder before a core": (config_of(encoder="BriefMlp", **MEMORY), torch.float32),
+    "a core before decoders": (config_of(core="BriefCore", decoder_mlp_layers=(16,), **MEMORY), torch.float32),
+    "a core of actor and critic": (
+        config_of(core="BriefCore", actor_critic_share_weights=False, **MEMORY),
+        torch.float32,
+    ),
+    "a model": (config_of(model="BriefWhole"), torch.float32),
+    "a model with memory": (config_of(model="BriefWhole", use_rnn=True, model_kwargs={"size": 8}), torch.float32),
+    "a model in float64": (config_of(model="LongWhole"), torch.float32),
+    "a decoder after an encoder in bfloat16": (config_of(decoder="Halves"), torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("name", OF_OTHER_DTYPES)
+def test_network_that_gives_another_dtype_acts_and_learns_in_float32(name: str) -> None:
+    config, dtype = OF_OTHER_DTYPES[name]
+    checked_model(REALS, config)
+    model = ActorCritic(REALS, config, dtype)
+    obs, is_first = torch.randn(5, 3, 6), torch.zeros(5, 3, dtype=torch.bool)
+    states = model.fresh_state(3)
+
+    output = model.forward({"obs": obs[0]}, states)
+    output = model.forward({"obs": obs[1]}, output.state)
+    unrolled = model.unroll({"obs": obs}, torch.stack((states, states)), is_first, recurrence=2)
+
+    assert {part.dtype for part in (*output, unrolled.dist_params, unrolled.values)} == {torch.float32}
+    (unrolled.dist_params.square().sum() + unrolled.values.square().sum()).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters() if parameter.requires_grad)
+
+
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64])
 def test_observations_of_all_whole_numbers_of_64_bits_are_read(dtype: Any) -> None:
     limits = np.iinfo(dtype)
