@@ -185,8 +185,8 @@ def sampler(
     named = [each if isinstance(each, str | type) else type(each) for each in _each_of(flags.pop("observers", None))]
     given = {"env": env, "encoder": encoder, "observers": named}
     given = {**{name: value for name, value in given.items() if value}, **flags}
-    own = {"restart_behavior": "restart", "num_batches_per_epoch": 1}  # no run is resumed; a batch has batch_size steps
-    resolved = for_rank(read_command_line(words_of({**own, **given})), ONE_RANK)
+    given = {"restart_behavior": "restart", **given, "num_batches_per_epoch": 1}  # no run is resumed, no dataset made
+    resolved = for_rank(read_command_line(words_of(given)), ONE_RANK)
     with _alone("sfactory.sampler"), _open_streams():
         spawner, unused = _open_spawner(resolved.config, "sampling"), Interrupts()
         from sfactory.runner.session import Session

@@ -32,7 +32,8 @@ def open_files() -> list[str]:
     "layout", [{"serial_mode": True}, {"inference": "local"}, long({"inference": "central"})], ids=str
 )
 def test_batches_are_trajectories_of_the_weights_that_were_set(layout: dict[str, Any]) -> None:
-    flags = {**FLAGS, **layout, "use_rnn": True, "async_rl": False, "normalize_input": True}
+    of_learning = {"num_batches_per_epoch": 2, "num_epochs": 3}
+    flags = {**FLAGS, **layout, **of_learning, "use_rnn": True, "async_rl": False, "normalize_input": True}
     with sfactory.sampler(**flags) as sampler:
         first = next(sampler)
         shape = first.rewards.shape
