@@ -8,6 +8,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import secrets
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +22,7 @@ from sfactory.action_heads import DiscreteHead
 from sfactory.actor.previous_steps import PreviousSteps
 from sfactory.checkpoint.directory import Kind
 from sfactory.config.commands import ENDINGS, PolicyFlags
+from sfactory.env.conversion import BadObservation
 from sfactory.errors import CheckpointError, ConfigError, RunDirError, named
 from sfactory.experiment.saved_policy import SavedPolicy, Typed
 from sfactory.experiment.summary import RunResult
@@ -30,7 +33,7 @@ from sfactory.plain_spaces import space_of_plain
 from sfactory.play.action_chooser import ActionChooser
 from sfactory.play.rendering import AnyEnv
 from sfactory.seeds import ENV_SEED_BITS
-from sfactory.spec import LAST_ACTION, LAST_REWARD, EnvSpec
+from sfactory.spec import LAST_ACTION, LAST_REWARD, OBS_KEY, EnvSpec, key_of, leaves
 from sfactory.tensor_spec import MASK_KEY
 
 Space = spaces.Space[Any]
@@ -91,6 +94,8 @@ class Policy:
         except (AssertionError, KeyError, ValueError) as error:
             raise CheckpointError(f"{saved.checkpoint} does not hold the spaces of an env: {named(error)}") from error
         self._choosers: dict[tuple[int, bool], ActionChooser] = {}
+        read = [path for path, _ in leaves(self._observed) if key_of(path, OBS_KEY) in dict(spec.obs)]
+        self._counted = read[0]  # where batches are counted; other leaves may be anything, as texts are
 
     def act(
         self, obs: Any, state: PolicyState | None = None, *, deterministic: bool = False
@@ -151,7 +156,9 @@ class Policy:
     ) -> tuple[ActionChooser, Any, torch.Tensor, PreviousSteps | None]:
         """What reads the observations, these as it takes them, the memory before them, the steps before them."""
         in_batches = not isinstance(observations, list)
-        size = len(_first_leaf(observations) if in_batches else observations)
+        shown = self._shown(observations) if in_batches else [self._shown(obs) for obs in observations]
+        if not (size := self._size(shown) if in_batches else len(observations)):
+            raise ValueError("there is no observation to act for: give at least one")
         memory = self._model.fresh_state(size) if state is None else state.memory
         if len(memory) != size:
             raise ValueError(f"the state is of {len(memory)} episodes, and there are {size} observations")
@@ -159,8 +166,15 @@ class Policy:
         if begins.any():
             memory = torch.where(torch.from_numpy(begins.copy()).unsqueeze(-1), 0.0, memory)
         previous = self._before(state, size, begins)
-        shown = self._shown(observations) if in_batches else [self._shown(obs) for obs in observations]
         return self._chooser(size, in_batches), shown, memory, previous
+
+    def _size(self, batch: Any) -> int:
+        """B of a batch; raises BadObservation if it has none."""
+        try:
+            return len(reduce(getitem, self._counted, batch))
+        except (LookupError, TypeError) as error:
+            key = key_of(self._counted, OBS_KEY)
+            raise BadObservation(f"the batch has no observations {key!r} of several rows ({named(error)})") from error
 
     def _before(self, state: PolicyState | None, size: int, begins: npt.NDArray[np.bool_]) -> PreviousSteps | None:
         """The last actions and rewards, for a policy that reads them. The state stays as it is."""
@@ -251,9 +265,3 @@ def _spaces_of_kind(spec: EnvSpec, observed: Space, chosen: Space) -> tuple[Spac
         assert isinstance(own, spaces.Dict)
         own = spaces.Dict([*own.spaces.items(), (MASK_KEY, masks.spaces[kind])])
     return own, chosen.spaces[kind]
-
-
-def _first_leaf(observations: Any) -> Any:
-    while isinstance(observations, dict | tuple):
-        observations = next(iter(observations.values() if isinstance(observations, dict) else observations))
-    return observations

@@ -144,6 +144,27 @@ def test_a_batch_of_a_vector_env_gives_a_batch_and_rows_begin_episodes() -> None
         policy.act(np.zeros(4, np.float32))
 
 
+def test_a_batch_of_a_vector_env_may_begin_with_what_is_not_read() -> None:
+    flags = {"ignore_obs_keys": ("goal",), "encoder_mlp_layers": (8,)}
+    seen = spaces.Dict([("goal", spaces.Text(9, min_length=5)), ("where", POINT)])
+    saved_run(EnvSpec.of_spaces(seen, spaces.Discrete(4)), flags)
+    policy = sfactory.load("train_dir/run", seed=1)
+    vector = gymnasium.vector.SyncVectorEnv([lambda: Anything(seen, spaces.Discrete(4))] * 3)
+    batch, _ = vector.reset(seed=1)
+    assert next(iter(batch)) == "goal"
+
+    actions, _ = policy.act_batch(batch)
+
+    assert actions.shape == (3,)
+    assert policy.forward(batch).values.shape == (3,)
+    for wrong in ({"goal": batch["goal"]}, {"where": 0.5}, ()):
+        with pytest.raises(BadObservation, match="'where'"):
+            policy.act_batch(wrong)
+    for nothing in ([], {"goal": (), "where": batch["where"][:0]}):
+        with pytest.raises(ValueError, match="there is no observation"):
+            policy.act_batch(nothing)
+
+
 def test_the_network_says_what_it_acts_by() -> None:
     model = saved_run(
         EnvSpec.of_spaces(MASKED, spaces.Dict(go=spaces.Discrete(4), push=BOUNDS)),
