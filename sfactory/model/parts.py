@@ -18,10 +18,14 @@ def part_of(name: str) -> str:
 
 
 class Freezer:
-    """Keeps some parts of a model as they are, until env step ``until`` (0: for ever)."""
+    """Keeps some parts of a model as they are, until env step ``until`` (0: for ever).
+
+    Weights without gradients when this is made, as of a backbone that the user's own class freezes, never get any.
+    """
 
     def __init__(self, model: ActorCritic, frozen: Collection[str], until: int) -> None:
-        self._parameters = [weight for name, weight in model.named_parameters() if part_of(name) in frozen]
+        own = [weight for name, weight in model.named_parameters() if part_of(name) in frozen]
+        self._parameters = [weight for weight in own if weight.requires_grad]
         self._has_normalizer, self._until = "normalizer" in frozen, until
         critic = set(model.critic_parameters())
         of_policy = [name for name, weight in model.named_parameters() if weight not in critic]

@@ -230,3 +230,17 @@ def test_a_policy_is_kept_where_all_that_its_actions_depend_on_is_frozen(
     assert freezer.keeps_policy is expected
     freezer.at(100)
     assert not freezer.keeps_policy
+
+
+def test_weights_that_their_own_class_has_frozen_stay_so_when_a_part_is_learned_again() -> None:
+    model = model_of()
+    kept, *others = model.tower.encoder.parameters()
+    kept.requires_grad_(False)
+    freezer = Freezer(model, ("encoder",), until=100)
+
+    learned = []
+    for env_steps in (0, 100):
+        freezer.at(env_steps)
+        learned.append((kept.requires_grad, {other.requires_grad for other in others}))
+
+    assert learned == [(False, {False}), (False, {True})]
