@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
 from sfactory.config.env_families import find_family, versions_of
+from sfactory.config.import_strings import module_of
 
 # Gymnasium's ids, by the names of Sample Factory's examples.
 GYMNASIUM_IDS: Mapping[str, str] = MappingProxyType(
@@ -35,8 +35,7 @@ def env_name_of(given: str) -> str:
     """
     file, colon, name = given.partition(":")
     if colon and file.endswith(".py"):
-        module = os.path.normpath(file.removesuffix(".py")).replace(os.sep, ".")
-        return f"{module}:{name}"
+        return f"{module_of(file)}:{name}"
     return _with_version(GYMNASIUM_IDS.get(given, given))
 
 

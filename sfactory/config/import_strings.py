@@ -60,11 +60,21 @@ def standard_library_problem(module: str) -> str:
     )
 
 
+def module_of(given: str) -> str:
+    """The module that is named by itself or by its file: ``my_envs.grid`` for ``./my_envs/grid.py``."""
+    if not given.endswith(".py"):
+        return given
+    return os.path.normpath(given.removesuffix(".py")).replace(os.sep, ".")
+
+
 def find_object(reference: str) -> object:
     """The object that ``reference``, module:name, names; otherwise as ``find_callable``."""
-    module, colon, name = reference.partition(":")
-    if not (module and colon and name.isidentifier()):
+    file, colon, name = reference.partition(":")
+    if not (file and colon and name.isidentifier()):
         raise Unresolved("it must be module:name, the module as in an import statement (my_package.my_module:MyClass)")
+    module = module_of(file)
+    if module.startswith("."):
+        raise Unresolved(f"{file!r} is no module: name its file by a path within the current directory")
     if problem := standard_library_problem(module):
         raise Unresolved(problem)
     import_current_directory()

@@ -11,6 +11,7 @@ from typing import Any
 
 from sfactory.config.flags import value_of
 from sfactory.config.hyperparameters import hyperparameters, mutable_flags, range_problem, request_problems
+from sfactory.config.import_strings import module_of
 from sfactory.config.rule import (
     WAITING,
     Rule,
@@ -242,7 +243,7 @@ def _names_attribute(name: str, registered: bool = False) -> bool:
     module, colon, attribute = name.partition(":")
     if registered and not colon:
         return not any(map(str.isspace, name))
-    return attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))
+    return attribute.isidentifier() and all(part.isidentifier() for part in module_of(module).split("."))
 
 
 def _names(name: str, form: str, registered: bool = False) -> Rule:
