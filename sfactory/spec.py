@@ -265,7 +265,7 @@ def _require_distinct(kind: str, paths: list[str]) -> None:
 
 def _chosen(paths: list[str], config: ModelConfig) -> frozenset[str]:
     """The paths of the observations that ``--obs_keys`` and ``--ignore_obs_keys`` leave."""
-    masks = {path for path in paths if path.partition("/")[0] == MASK_KEY}
+    masks = {path for path in paths if path.partition("/")[0] == MASK_KEY or is_mask(path, config.obs_layout)}
     chosen = set(paths)
     if config.obs_keys:
         chosen = masks.union(_below("obs_keys", config.obs_keys, paths), *_read_alone(paths, config).values())

@@ -190,3 +190,6 @@ def test_two_masks_of_one_action_are_refused() -> None:
 def test_obs_keys_keep_the_mask() -> None:
     spec = EnvSpec((("action_mask", flags(12)), SEEN, ("other", flags(3))), (MOVE,))
     assert [path for path, _ in spec.for_model(ModelConfig(obs_keys=("seen",))).obs] == ["action_mask", "seen"]
+    by_layout = EnvSpec((("legal", flags(12)), SEEN, ("other", flags(3))), (MOVE,))
+    found = by_layout.for_model(ModelConfig(obs_keys=("seen",), obs_layout=("legal=mask",)))
+    assert [(path, leaf.is_mask) for path, leaf in found.obs] == [("legal", True), ("seen", False)]
