@@ -192,11 +192,11 @@ def _leaf_space(leaf: TensorSpec, of_env: spaces.Space[Any] | None = None) -> sp
     if isinstance(of_env, spaces.Box) and dtype.kind == "f":
         return spaces.Box(of_env.low.astype(dtype), of_env.high.astype(dtype), leaf.shape, dtype.type)
     if leaf.sizes:
-        first = np.broadcast_to(np.resize(leaf.starts, leaf.shape), leaf.shape)
-        last = first + np.resize(leaf.sizes, leaf.shape) - 1
+        first = np.resize(np.array(leaf.starts, object), leaf.shape)  # of any size, as 2**64 is
+        last = first + np.resize(np.array(leaf.sizes, object), leaf.shape) - 1
         if leaf.categorical and not leaf.shape:
             return spaces.Discrete(leaf.sizes[0], start=leaf.starts[0])
-        return spaces.Box(first.astype(dtype), last.astype(dtype), leaf.shape, dtype.type)
+        return spaces.Box(np.asarray(first, dtype), np.asarray(last, dtype), leaf.shape, dtype.type)
     if dtype.kind == "b":
         return spaces.MultiBinary(leaf.shape)
     low, high = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)

@@ -117,6 +117,16 @@ def test_observations_of_all_whole_numbers_of_64_bits_are_read(dtype: Any) -> No
     assert checked_model(spec, GOOD["encoder"]).obs_normalizer is not None
 
 
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_bounds_of_64_bits_are_given_as_they_are(shape: tuple[int, ...]) -> None:
+    limits = np.iinfo(np.int64)
+    for low in (0, limits.min):
+        space = spaces.Box(low, limits.max, shape, np.int64)
+        spec = EnvSpec.of_spaces(space, spaces.Discrete(3))
+
+        assert space_of(spec.obs, (), spec.plain_spaces) == space
+
+
 @pytest.mark.parametrize("share", [True, False])
 def test_copy_of_the_default_network_is_bit_equal(share: bool) -> None:
     models = []
