@@ -213,12 +213,14 @@ def _given(argv: Sequence[str]) -> tuple[CommandLine, ConfigFile, list[str]]:
     path = line.words.get(CONFIG_FLAG)
     file = ConfigFile() if path is None else read_config_file(str(path))
     renamed: list[str] = []
+    by_env = DEFAULT, experiment_of(str(file.values.get("env", "")))
+    if (file.printed.get("experiment"), file.values.get("experiment")) == by_env:
+        del file.values["experiment"]  # it stays a default, of the env that is given now
     for source in (file, line):
         if not source.values.get("experiment", True):
             del source.values["experiment"]  # empty: as if it were not given
         if "env" in source.values:
-            env = str(source.values["env"])
-            source.values["env"] = name = env_name_of(env)
+            source.values["env"] = name = env_name_of(env := str(source.values["env"]))
             renamed = [f"{assigned('env', env)} is {name}"] if name != env else []
     return line, file, renamed
 

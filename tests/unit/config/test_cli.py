@@ -845,6 +845,11 @@ def test_the_printed_config_has_all_values_with_their_sources_and_is_a_config_fi
     assert content["sources"]["nonlinearity"] == "env family classic_control"
     Path("printed.json").write_text(text)
     assert read("--config=printed.json").config == read(*asked, "--seed=1").config
+    other = read("--env=Acrobot-v1").config.run.experiment
+    assert read("--config=printed.json", "--env=Acrobot-v1").config.run.experiment == other
+    content["config"]["experiment"] = "edited"
+    Path("edited.json").write_text(json.dumps(content))
+    assert read("--config=edited.json", "--env=Acrobot-v1").config.run.experiment == "edited"
     assert refused(*asked, "--print_config", "--gama=1") == ["--gama: unknown flag; did you mean --gamma?"]
     assert not Path("train_dir").exists()
 
