@@ -28,6 +28,7 @@ from sfactory.model.distributions import require_discrete
 from sfactory.model.flat_state import flat_bytes
 from sfactory.model.normalizer import UnknownKeys
 from sfactory.model.precision import torch_dtype, warn_of_emulation
+from sfactory.model.rnd import Rnd
 from sfactory.model.torch_state import OwnTorchState
 from sfactory.planning.agent_policies import kinds_of_policies, with_policies_of_kinds
 from sfactory.planning.env_probe import Probed
@@ -266,6 +267,9 @@ def plan_sizes(
     no_evaluation = config.benchmark.benchmark or config.run.serial_mode
     evaluators = 0 if no_evaluation else num_evaluators(config.evaluation)
     _require_fit(config, spec, inference)
+    if config.algo.rnd:
+        with torch.device("meta"):  # built-in encoders, which have to fit also where the policy has one of the user's
+            Rnd(model.spec.obs, 1, config.model)
     layout = Layout.plan(
         sampling, config.learner, inference, model.state_size, evaluators, config.population, spec.num_agents, resident
     )

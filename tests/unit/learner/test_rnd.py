@@ -10,9 +10,15 @@ import numpy as np
 import pytest
 import torch
 
+from sfactory.action_heads import DiscreteHead
+from sfactory.config.flags import config_of
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
+from sfactory.config.validation import find_problems
+from sfactory.errors import EnvError
 from sfactory.learner.auxiliary import Exploration, make_auxiliary
 from sfactory.model.rnd import Rnd, first_visits
+from sfactory.planning.plan import plan_sizes
+from sfactory.spec import EnvSpec
 from sfactory.tensor_spec import TensorSpec
 from tests.support.equality import changed, copied
 from tests.support.parts import TINY, loss_of, model_of, random_batch, trainer_for
@@ -147,6 +153,17 @@ def test_action_masks_and_what_the_core_alone_reads_make_no_observation_new() ->
     )
 
     assert Rnd(obs, 8, TINY).seen == ("view",)
+
+
+def test_images_that_its_encoders_cannot_read_are_refused_before_the_run_beside_an_encoder_of_ones_own() -> None:
+    spec = EnvSpec((("obs", TensorSpec((5, 5, 3), "uint8", layout="hwc")),), (DiscreteHead("action", 2),))
+    flags = {"env": "CartPole-v1", "rnd": True, "encoder": "tests.support.networks:AllKeys"}
+    advised = {**flags, "encoder_conv_architecture": "convnet_minatar"}
+
+    with pytest.raises(EnvError, match=r"too small for .*--encoder_conv_architecture=convnet_minatar"):
+        plan_sizes(config_of(flags), spec)
+    assert plan_sizes(config_of(advised), spec).layout.num_policies == 1
+    assert find_problems(config_of(advised), chosen=advised) == []
 
 
 def test_the_loss_learns_from_both_advantages_and_steps_that_are_invalid_give_none() -> None:
