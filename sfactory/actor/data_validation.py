@@ -7,7 +7,7 @@ of any statistics.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from sfactory.actor.env_batch import BaseBatch, reward_row
 from sfactory.actor.env_restarts import BadDataCounter
 from sfactory.env.conversion import (
     NO_LEGAL_ACTION,
+    OF_VALUES,
     REWARD,
     BadObservation,
     Flaw,
@@ -116,10 +117,11 @@ class DataValidator:
             return False
         valid = True
         for key, mask in self._real:
-            valid &= all_true(np.isfinite(rows[key], out=mask))
+            valid &= all_true(np.isfinite(rows[key], out=mask)) or _replace(rows[key], mask, 0.0, batch.unvalued)
         for key, least, largest in self._choices:
             row = rows[key]
-            valid &= bool(((row >= least) & (row <= largest)).all())
+            mask = (row >= least) & (row <= largest)
+            valid &= bool(mask.all()) or _replace(row, mask, least, batch.unvalued)
         for key, firsts in self._masks:
             legal = has_legal_action(rows[key], firsts)
             valid &= all_true(legal) or set(np.flatnonzero(~legal).tolist()) <= set(batch.unplayed)
@@ -127,8 +129,13 @@ class DataValidator:
 
     def _flaws(self, batch: BaseBatch) -> dict[int, Flaw]:
         found = self._writer.flaws(batch.observations, batch.size)
-        unplayed = set(batch.unplayed) if self._masks else set()
-        flaws = {row: flaw for row, flaw in found.items() if flaw.text != NO_LEGAL_ACTION or row not in unplayed}
+        unplayed, unvalued = set(batch.unplayed) if self._masks else set(), set(batch.unvalued)
+        flaws = {
+            row: flaw
+            for row, flaw in found.items()
+            if not (flaw.text == NO_LEGAL_ACTION and row in unplayed)
+            and not (flaw.text.startswith(OF_VALUES) and row in unvalued)
+        }
         self._count(flaws)
         return flaws
 
@@ -148,6 +155,13 @@ class DataValidator:
     def _agent(self, row: int) -> str:
         """Addition to errors about ``row`` in multi-agent envs."""
         return f", agent {self._agents[row % self._num_agents]!r}" if self._agents else ""
+
+
+def _replace(block: Array, valid: Array, instead: npt.ArrayLike, rows: Sequence[int]) -> bool:
+    """In ``rows`` of ``block`` [N, ...] put ``instead`` where it is not ``valid``; whether all is valid then."""
+    block[rows] = np.where(valid, block, instead)[rows]
+    valid[rows] = True
+    return bool(valid.all())
 
 
 def _shown(reward: Any, number: float) -> str:

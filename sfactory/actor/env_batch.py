@@ -112,6 +112,11 @@ class BaseBatch(abc.ABC):
         """Rows that show a final observation or none: no action that is chosen for them is taken."""
         return self.truncated
 
+    @property
+    def unvalued(self) -> list[int]:
+        """Rows that show the final observation of a terminated episode, on which nothing that is learned depends."""
+        return []
+
     @abc.abstractmethod
     def step(self, actions: Any) -> None:
         """Step every env with ``actions``, in the form that the split's action reader returns.

@@ -13,7 +13,8 @@ A reward that is paid at a time limit alone is not learned from.
 
 A vector env that raises is recreated as a whole (``FaultHandling``). One that returns invalid data for one of its envs
 is reset as a whole, unless all of them have just begun an episode: the last step of all N is discarded, and so are
-their episodes.
+their episodes. In NEXT_STEP mode the numbers of the final observation of a terminated episode may be any: those that
+are invalid are replaced.
 """
 
 from __future__ import annotations
@@ -51,6 +52,11 @@ class VectorEnvBatch(BaseBatch):
     def unplayed(self) -> list[int]:
         """See BaseBatch."""
         return self.terminated + self.truncated if self._resets_next_step else []
+
+    @property
+    def unvalued(self) -> list[int]:
+        """See BaseBatch."""
+        return self.terminated if self._resets_next_step else []
 
     def step(self, actions: Any) -> None:
         """Step every env (those that ended with the last step may be reset instead)."""

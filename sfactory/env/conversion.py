@@ -31,6 +31,7 @@ NOT_FINITE = "holds NaN or infinity"
 TOO_LARGE = "holds numbers that are none of"
 OUT_OF_RANGE = "holds a choice that its space does not have"
 NO_LEGAL_ACTION = "allows no action"
+OF_VALUES = (NOT_FINITE, TOO_LARGE, OUT_OF_RANGE, NO_LEGAL_ACTION)  # how flaws begin that are no misfits
 REWARD = "reward"
 
 

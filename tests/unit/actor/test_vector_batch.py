@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
@@ -15,9 +16,10 @@ from sfactory.actor.split import Split
 from sfactory.actor.vector_batch import VectorEnvBatch
 from sfactory.env.conversion import BadObservation
 from sfactory.errors import EnvError
-from sfactory.shared.trajectories import Slot
+from sfactory.shared.trajectories import Slot, TrajectoryBuffer
+from sfactory.spec import EnvSpec
 from tests.support.episodes import finished_episodes
-from tests.support.parts import SCALAR
+from tests.support.parts import SCALAR, small_layout
 from tests.support.scripted_env import Broken, Episode, FaultRecord, Faults, ScriptedEnv
 from tests.unit.actor.test_env_faults import waits
 from tests.unit.actor.test_split import Rows, T, assert_rows, play, steps_from, used_slots
@@ -189,6 +191,58 @@ def test_invalid_data_of_one_env_resets_all_and_counts_once(mode: Mode, faults: 
         assert_rows(slots[0], env, Rows([0, 1, 100, 101, 102], invalid=(1,), is_first=(0, 2)))
     assert valid == 9
     assert record.counts() == (0, 1)
+
+
+@pytest.mark.parametrize("length", [2, 4])
+def test_next_step_takes_any_numbers_in_the_final_observation_of_a_terminated_episode(length: int) -> None:
+    one: One = ([(length, "terminated")], Faults(shown={length: NAN_SHOWN}))
+    split, record, slots = VectorStock("NextStep", GOOD, one).split()
+
+    play(split, slots[:2])
+
+    first, second = slots[:2]
+    shown = np.concatenate([first.obs["obs"][:, 1, 0], second.obs["obs"][1:, 1, 0]]).tolist()
+    assert shown == [*range(length), 0, *range(100, 108 - length)]
+    assert second.obs["obs"][0, 1, 0] == first.obs["obs"][T, 1, 0]
+    assert np.flatnonzero(np.concatenate([first.terminated, second.terminated])[:, 1]).tolist() == [length - 1]
+    assert np.flatnonzero(~np.concatenate([first.valid, second.valid])[:, 1]).tolist() == [length]
+    assert_rows(first, 0, steps_from(0, starts=True))
+    assert_rows(second, 0, steps_from(T))
+    assert [steps for _, steps in finished_episodes(split.episodes)] == [length]
+    assert record.counts() == (0, 0)
+
+
+def test_next_step_resets_all_where_another_env_shows_invalid_data_beside_such_an_observation() -> None:
+    one: One = ([(2, "terminated")], Faults(shown={2: NAN_SHOWN}))
+    split, record, slots = VectorStock("NextStep", ([], Faults(shown={2: NAN_SHOWN})), one).split()
+
+    play(split, slots[:1])
+
+    for env in range(2):
+        assert_rows(slots[0], env, Rows([0, 1, 100, 101, 102], invalid=(1,), is_first=(0, 2)))
+    assert record.counts() == (0, 1)
+
+
+def test_a_choice_that_is_none_in_such_an_observation_becomes_the_first_choice() -> None:
+    class Chooses(SyncVectorEnv):
+        def step(self, actions: Any) -> Any:
+            obs, *rest = super().step(actions)
+            return (obs[:, 0].astype(np.int64), *rest)
+
+        def reset(self, **how: Any) -> Any:
+            return super().reset(**how)[0][:, 0].astype(np.int64), {}
+
+    env = Chooses([lambda: ScriptedEnv([(T, "terminated")], base=3.0)] * 2, autoreset_mode=AutoresetMode.NEXT_STEP)
+    env.single_observation_space = gymnasium.spaces.Discrete(T, start=3)
+    spec = EnvSpec.of_spaces(env.single_observation_space, env.single_action_space)
+    split = Split.of_envs(0, env, spec, T)
+    split.reset([0, 0], "actor 0")
+    slot = TrajectoryBuffer(spec, small_layout(rows=2)).slot(0)
+
+    play(split, [slot])
+
+    assert slot.obs["obs"][:, 0].tolist() == [3, 4, 5, 6, 3]
+    assert slot.terminated[:, 0].tolist() == [False, False, False, True]
 
 
 @in_both_modes
