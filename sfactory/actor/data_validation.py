@@ -26,6 +26,7 @@ from sfactory.env.conversion import (
     Rows,
     first_choices,
     has_legal_action,
+    quiet_context,
 )
 from sfactory.errors import SFactoryError, clean
 from sfactory.shared.trajectories import Array, Slot, all_true
@@ -51,6 +52,7 @@ class DataValidator:
         self._writer, self._first, self._bad_data = writer, first, bad_data
         self._agents, self._num_agents = spec.agents, spec.num_agents
         self._finite = np.empty(size, bool)
+        self._quiet = quiet_context()
         # Only floats can be NaN or infinite.
         self._real = [
             (key, np.empty((size, *tensor.shape), bool))
@@ -67,32 +69,31 @@ class DataValidator:
 
         Rows with invalid data are in ``batch.broken`` then, and show the start of a new episode.
         """
-        rewards = reward_row(batch.rewards)
-        reward[:] = rewards
-        if not all_true(np.isfinite(reward, out=self._finite)):
+        rewards = self._quiet.run(self._write_rewards, batch.rewards, reward)
+        if not all_true(self._finite):
             bad = [env for env in np.flatnonzero(~self._finite).tolist() if env not in batch.resumed]
             self._count({env: Flaw(REWARD, _shown(batch.rewards[env], rewards[env])) for env in bad})
             if bad:
                 batch.discard(bad)
             rewards[~self._finite] = reward[~self._finite] = 0.0
-        if not self._write(batch, rows):
+        if not self._quiet.run(self._write, batch, rows):
             flaws = self._flaws(batch)
             first = batch.first
             if again := [env for env in flaws if env in first]:
                 batch.reset_again(again)
             if lost := [env for env in flaws if env not in batch.first]:
                 batch.discard(lost)
-            self._writer.write(batch.observations, rows)
+            self._quiet.run(self._writer.write, batch.observations, rows)
         if batch.broken:
             rewards[batch.broken] = reward[batch.broken] = 0.0
         return rewards
 
     def begin(self, batch: BaseBatch, rows: Rows) -> list[int]:
         """Write the current observations into ``rows``; returns rows reset because theirs were invalid."""
-        if self._write(batch, rows):
+        if self._quiet.run(self._write, batch, rows):
             return []
         renewed = list(batch.reset_again(list(self._flaws(batch))))
-        self._writer.write(batch.observations, rows)
+        self._quiet.run(self._writer.write, batch.observations, rows)
         return renewed
 
     def check_actions(self, slot: Slot, t: int, actions: Rows) -> None:
@@ -106,6 +107,13 @@ class DataValidator:
                     f"{self._env(env)}, which is not finite and is not passed on to the env: its network gives "
                     "numbers that are too large; lower --learning_rate or --max_grad_norm, and resume from a checkpoint"
                 )
+
+    def _write_rewards(self, given: Any, reward: Array) -> npt.NDArray[np.float64]:
+        """Write rewards as an env gave them, and which of them are finite; returns them."""
+        rewards = reward_row(given)
+        reward[:] = rewards
+        np.isfinite(reward, out=self._finite)
+        return rewards
 
     def _write(self, batch: BaseBatch, rows: Rows) -> bool:
         """Write the observations; whether all of them are valid."""

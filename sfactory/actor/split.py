@@ -17,7 +17,7 @@ from sfactory.actor.policy_assignment import PolicyAssignment
 from sfactory.actor.previous_steps import PreviousSteps
 from sfactory.actor.vector_batch import VectorEnvBatch
 from sfactory.env.actions import action_reader, block_reader
-from sfactory.env.conversion import BlockWriter, ObsWriter, Rows
+from sfactory.env.conversion import BlockWriter, ObsWriter, Rows, quiet_context
 from sfactory.env.vector import VectorEnv, single_spaces
 from sfactory.shared.slots import SlotTable
 from sfactory.shared.trajectories import Array, Slot
@@ -67,6 +67,7 @@ class Split:
         self.before_slot: list[Callable[[], None]] = []
         self.phase = self.t = self.agent_steps = 0
         self._writer, self._read_actions, self._rollout = writer, read_actions, rollout
+        self._quiet = quiet_context()
         self._previous = PreviousSteps.of(spec, batch.size)
         self._first = list(range(batch.size))  # rows that show the first observation of an episode
         self._slot: Slot | None = None
@@ -170,7 +171,7 @@ class Split:
         slot, t = self.slot, self.t
         actions = {key: block[t] for key, block in slot.actions.items()}
         self._validator.check_actions(slot, t, actions)
-        self.batch.step(self._read_actions(actions))
+        self.batch.step(self._quiet.run(self._read_actions, actions))
         self.phase ^= 1
         after = row_of(slot, t + 1)
         rewards = self._validator.record(self.batch, slot.reward[t], after)

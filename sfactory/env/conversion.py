@@ -7,6 +7,7 @@ Writers are built once per split from the observation space, so that no step loo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextvars import Context
 from functools import reduce
 from operator import getitem
 from typing import Any, NamedTuple
@@ -48,6 +49,16 @@ class Flaw(NamedTuple):
     def __str__(self) -> str:
         what = REWARD if self.key == REWARD else f"observation {self.key!r}"
         return f"{what} {self.text}{self.agent}"
+
+
+def quiet_context() -> Context:
+    """What runs in it gets no floating-point errors from numpy, whatever an env has set (``np.seterr``).
+
+    For one thread. Entering it takes 0.1 us, and ``np.errstate`` some microseconds.
+    """
+    context = Context()
+    context.run(np.seterr, all="ignore")
+    return context
 
 
 class ObsWriter:
@@ -178,7 +189,7 @@ def value_flaw(leaf: Any, spec: TensorSpec) -> str:
         return "" if bool(((values >= ends.min) & (values <= ends.max)).all()) else f"{TOO_LARGE} {spec.dtype}"
     if kind != "f":
         return ""
-    with np.errstate(over="ignore"):  # values too large for the dtype become infinite
+    with np.errstate(all="ignore"):  # values too large for the dtype become infinite
         return "" if np.isfinite(np.asarray(leaf).astype(spec.dtype)).all() else NOT_FINITE
 
 

@@ -44,6 +44,7 @@ class LegalActions:
         self._blank = blank(env.observation_space)
         self._rows = {path: np.zeros((spec.num_agents, *leaf.shape), leaf.dtype) for path, leaf in spec.obs}
 
+    @np.errstate(all="ignore")  # whatever the env has set
     def of(self, observations: Sequence[Any]) -> list[Any]:
         """One action per agent; an agent that shows None may do anything.
 

@@ -135,8 +135,9 @@ class _VectorPlay(Play):
     def step(self) -> bool:
         actions = self._action_space.sample()
         if self._masked is not None:
-            self._writer.write(self.gave[0], self._rows)
-            actions = self._read(legal_rows(self._masked, self._rows, self._rng))
+            with np.errstate(all="ignore"):  # whatever the env has set
+                self._writer.write(self.gave[0], self._rows)
+                actions = self._read(legal_rows(self._masked, self._rows, self._rng))
         self.gave = self.env.step(actions)[:4]
         self.earned += float(self.gave[1].sum())
         self.ended = bool(np.any(self.gave[2]) or np.any(self.gave[3]))

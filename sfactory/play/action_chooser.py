@@ -61,6 +61,7 @@ class ActionChooser:
         self._rows = {key: np.zeros((size, *tensor.shape), tensor.dtype) for key, tensor in spec.obs}
         self._obs = {key: torch.from_numpy(row) for key, row in self._rows.items()}
 
+    @np.errstate(all="ignore")  # whatever an env has set
     def read(self, observations: Any, previous: PreviousSteps | None = None) -> dict[str, Tensor]:
         """{path: [B, ...]}: what the model reads, until the next call. Raises BadObservation as ``choose``."""
         self.writer.write(observations, self._rows)
@@ -76,4 +77,5 @@ class ActionChooser:
         with OwnTorchState(), torch.inference_mode():
             acted = self._model.act(obs, state, deterministic)
         rows = {key: action.numpy() for key, action in acted.actions.items()}
-        return Chosen(self._read(rows), rows, acted.state)
+        with np.errstate(all="ignore"):
+            return Chosen(self._read(rows), rows, acted.state)

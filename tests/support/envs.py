@@ -70,7 +70,7 @@ class Fading(Seesaw):
 
 
 class Meddling(Seesaw):
-    """Sets what belongs to the whole process: torch's defaults and modes, warnings, the current directory."""
+    """Sets what belongs to the whole process: modes of torch, warnings, errors of numpy, the current directory."""
 
     def __init__(self) -> None:
         warnings.simplefilter("error")
@@ -90,6 +90,7 @@ class Meddling(Seesaw):
         torch.set_default_device("meta")
         torch.set_float32_matmul_precision("medium")
         torch.use_deterministic_algorithms(True)
+        np.seterr(all="raise")
         os.chdir("/")
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from sfactory.actor.data_validation import BadActions
 from sfactory.actor.split import Split
+from sfactory.config.schema import ModelConfig
 from sfactory.env.conversion import BadObservation
 from sfactory.errors import EnvFaults, ExitCode
 from sfactory.shared.trajectories import TrajectoryBuffer
@@ -226,6 +227,31 @@ def test_without_fault_handling_invalid_data_is_an_error() -> None:
 
     with pytest.raises(BadObservation, match="env 3: reward is nan"):
         play(split, used_slots(2))
+
+
+def test_floating_point_errors_that_an_env_has_numpy_raise_are_none_of_sfactorys() -> None:
+    faults = Faults(rewards={1: 1e-50, 3: 1e50}, shown={1: np.array([1e-50]), 2: np.array([1e50])})
+    env = ScriptedEnv([], faults)
+    env.action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float16)  # type: ignore[type-var]
+    spec = EnvSpec.of_spaces(env.observation_space, env.action_space)
+    spec = spec.for_model(ModelConfig(use_rnn=True, core_inputs=("reward",)))
+    record = FaultRecord(lambda seed: env)
+    split = Split.of_envs(0, [env], spec, T, record.handling)
+    slot = TrajectoryBuffer(spec, small_layout(rows=1)).slot(0)
+
+    with np.errstate(all="raise"):
+        split.reset([0], "actor 0")
+        split.begin(slot)
+        for _ in range(T):
+            slot.actions["action"][split.t] = 1e-30
+            split.step()
+        settings = np.geterr()
+
+    assert set(settings.values()) == {"raise"}
+    assert slot.valid[:, 0].tolist() == [True, False, False, True]
+    assert slot.obs["obs"][:, 0, 0].tolist() == [0, 0, 100, 200, 201]
+    assert record.counts() == (0, 2)
+    assert env.taken == [0, 0, 0, 0]
 
 
 class TwoReals(ScriptedEnv):

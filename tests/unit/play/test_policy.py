@@ -191,6 +191,19 @@ def test_the_network_says_what_it_acts_by() -> None:
         assert torch.allclose(model.forward(obs).value, policy.forward(seen[:1]).values)
 
 
+def test_it_acts_where_numpy_raises_floating_point_errors() -> None:
+    flags = {"use_rnn": True, "rnn_size": 8, "core_inputs": ("reward",)}
+    saved_run(EnvSpec.of_spaces(POINT, BOUNDS), flags)
+    policy = sfactory.load("train_dir/run")
+
+    with np.errstate(all="raise"):
+        _, state = policy.act(np.full(3, 1e-50))
+        state.reward = 1e-50
+        action, _ = policy.act(np.full(3, 1e-50), state)
+
+    assert BOUNDS.contains(action)
+
+
 def test_observations_of_the_env_may_have_the_names_of_core_inputs() -> None:
     policies = []
     for read, shown in (("action", "last_reward"), ("reward", "last_action")):
