@@ -353,7 +353,7 @@ def reward_row(rewards: Any) -> npt.NDArray[np.float64]:
     """[N] float64 of N rewards, given as a list or an array; NaN for one that is not a number."""
     try:
         row = np.array(rewards, np.float64)
-    except (TypeError, ValueError):
+    except Exception:  # the env's own objects may raise anything when they are read
         row = np.empty(0)
     return row if row.shape == (len(rewards),) else np.array([_number(reward) for reward in rewards], np.float64)
 
@@ -361,5 +361,5 @@ def reward_row(rewards: Any) -> npt.NDArray[np.float64]:
 def _number(reward: Any) -> float:
     try:
         return float(reward)
-    except (TypeError, ValueError):
+    except Exception:  # see ``reward_row``
         return float("nan")

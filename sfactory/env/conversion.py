@@ -83,7 +83,7 @@ class ObsWriter:
                     if {*map(len, leaf)} != {row.shape[1]}:  # concatenate sees only the sum of the lengths
                         raise ValueError
                     np.concatenate(leaf, out=row.reshape(-1, *row.shape[2:]), casting="same_kind")
-        except (ValueError, TypeError, LookupError):
+        except Exception:  # the env's own objects may raise anything when they are read
             for index, obs in enumerate(observations):
                 self.check(obs, f"{self.named(index)} of the split")
             raise
@@ -122,7 +122,7 @@ class ObsWriter:
         maker = "env" if size is None else "vector env"
         try:
             leaf = np.asarray(reduce(getitem, path, observations))
-        except (LookupError, TypeError, ValueError) as error:
+        except Exception as error:  # see ``write``
             return (
                 f"is missing or no array: the {maker} gave a {type(observations).__name__} "
                 f"({named(error)}); correct the {maker} or its observation_space"
@@ -153,9 +153,9 @@ class BlockWriter(ObsWriter):
                 row = rows[key]
                 leaf = reduce(getitem, path, observations)
                 if np.shape(leaf) != row.shape:
-                    self.check_all(observations, size, "a step")
+                    raise ValueError
                 np.copyto(row, leaf, casting="same_kind")
-        except (ValueError, TypeError, LookupError):
+        except Exception:  # see ObsWriter
             self.check_all(observations, size, "a step")
             raise
 

@@ -178,7 +178,7 @@ def _check_observations(
 def _check_reward(reward: Any, where: str) -> None:
     try:
         number = float(reward)
-    except (TypeError, ValueError):
+    except Exception:  # the env's own objects may raise anything when they are read
         raise EnvError(f"{where} the reward {reward!r}, which is no number") from None
     _require(math.isfinite(number), f"{where} the reward {number}; rewards must be finite")
 

@@ -234,7 +234,7 @@ class ObsChecks:
 
     def _dtype_mend(self, obs: Any, path: tuple[object, ...], leaf: spaces.Space[Any]) -> str:
         """What to do about a leaf of which only the dtype is wrong; "" for other flaws."""
-        with contextlib.suppress(LookupError, TypeError, ValueError):
+        with contextlib.suppress(Exception):  # the env's own objects may raise anything when they are read
             array, dtype = np.asarray(reduce(getitem, path, obs)), np.dtype(leaf.dtype)
             if array.shape[self._size is not None :] == leaf.shape and not np.can_cast(array.dtype, dtype, "same_kind"):
                 return f"return {_in_obs(path)}.astype(np.{dtype}), or give its space dtype=np.{array.dtype}"

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 import pytest
+import torch
 
 from sfactory.actor.data_validation import BadActions
 from sfactory.actor.split import Split
@@ -53,6 +54,17 @@ RECREATED = [Rows([0, 1, 1000, 1001, 1002], invalid=(1,), is_first=(0, 2))]
 CASES = {
     **{f"a reward: {bad!r}": Case([], Faults(rewards={2: bad}), MASKED_IN_MID_SLOT) for bad in BAD_REWARDS},
     **{f"an observation: {bad!r}": Case([], Faults(shown={2: bad}), MASKED_IN_MID_SLOT) for bad in BAD_SHOWN},
+    "a reward beyond all floats": Case([], Faults(rewards={2: 10**400}), MASKED_IN_MID_SLOT),
+    "an observation with a gradient": Case(
+        [], Faults(shown={2: torch.zeros(1, requires_grad=True)}), MASKED_IN_MID_SLOT
+    ),
+    "a reward with a gradient, which is one": Case(
+        [(2, "terminated")],
+        Faults(rewards={2: torch.tensor(1.5, requires_grad=True)}),
+        [Rows([0, 1, 100, 101, 102], terminated=(1,), is_first=(0, 2))],
+        [(2.0, 2)],
+        (0, 0),
+    ),
     "a reward in the last step of a slot": Case(
         [],
         Faults(rewards={4: NAN}),
@@ -102,7 +114,7 @@ CASES = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True")
 @pytest.mark.parametrize("name", CASES)
 def test_the_step_with_invalid_data_is_masked_and_all_other_rows_are_valid(name: str, waits: list[float]) -> None:
     case = CASES[name]

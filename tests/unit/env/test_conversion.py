@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium.spaces as spaces
 import numpy as np
 import pytest
+import torch
 from gymnasium.vector.utils import batch_space, iterate
 
 from sfactory.config.schema import ModelConfig
@@ -125,6 +126,7 @@ def test_a_fraction_for_an_integer_is_refused_and_not_truncated() -> None:
         (np.zeros((N, 3), np.float32), r"has shape \(3, 3\).*promise \(3, 2\)"),
         (np.zeros((N - 1, 2), np.float32), r"has shape \(2, 2\)"),
         (np.zeros((N, 2), np.complex64), "dtype complex64"),
+        (torch.zeros((N, 2), requires_grad=True), r"is missing or no array.*detach\(\)"),
         (None, "has shape"),
         ({"a": 1}, "has shape"),
     ],

@@ -9,6 +9,7 @@ import gymnasium
 import gymnasium.spaces as spaces
 import numpy as np
 import pytest
+import torch
 
 from sfactory.env.factory import EnvFactory
 from sfactory.errors import EnvError
@@ -43,7 +44,9 @@ class OddEnv(ScriptedEnv):
         return {
             "four": step[:4],
             "step dtype": (step[0].astype(complex), *step[1:]),
+            "gradient": (torch.zeros(1, requires_grad=True), *step[1:]),
             "reward": (step[0], "much", *step[2:]),
+            "two rewards": (step[0], torch.zeros(2, requires_grad=True), *step[2:]),
         }.get(self._what, step)
 
 
@@ -171,7 +174,9 @@ FLAWS = {
         "four": "step() must return (observation, reward, terminated, truncated, info); it returns four, as in the old",
         "many": "it must be a list of one for each agent, as num_agents is 5; if it is an env of one agent, set is_mul",
         "step dtype": "step(): observation 'obs' has shape (1,) and dtype complex",
+        "gradient": "step(): observation 'obs' is missing or no array: the env gave a Tensor (RuntimeError: Can't call",
         "reward": "the reward 'much', which is no number",
+        "two rewards": "the reward tensor([0., 0.], requires_grad=True), which is no number",
     },
     "OldEnv": {
         "no seed": "'seed', as in the old gym; Gymnasium's interface is reset(self, *, seed=None, options=None)"
