@@ -17,6 +17,7 @@ from sfactory.action_heads import BoxHead
 from sfactory.actor.env_batch import BaseBatch, reward_row
 from sfactory.actor.env_restarts import BadDataCounter
 from sfactory.env.conversion import (
+    LARGEST_READ,
     NO_LEGAL_ACTION,
     OF_VALUES,
     REWARD,
@@ -53,12 +54,10 @@ class DataValidator:
         self._agents, self._num_agents = spec.agents, spec.num_agents
         self._finite = np.empty(size, bool)
         self._quiet = quiet_context()
-        # Only floats can be NaN or infinite.
-        self._real = [
-            (key, np.empty((size, *tensor.shape), bool))
-            for key, tensor in spec.obs
-            if tensor.dtype.startswith("float") and not tensor.is_core_input
-        ]
+        # Only floats can be NaN or infinite, and only float64 beyond what networks read.
+        real = [(key, t) for key, t in spec.obs if t.dtype.startswith("float") and not t.is_core_input]
+        self._real = [(key, np.empty((size, *t.shape), bool)) for key, t in real]
+        self._sizes = {key: np.empty((size, *t.shape)) for key, t in real if t.dtype == "float64"}
         self._choices = [(key, *limits) for key, tensor in spec.obs if (limits := tensor.limits) is not None]
         may_wait = spec.agents and not spec.in_turns  # with a mask that allows nothing
         self._masks = [] if may_wait else [(key, first_choices(mask)) for key, mask in spec.masks if mask.heads]
@@ -125,7 +124,12 @@ class DataValidator:
             return False
         valid = True
         for key, mask in self._real:
-            valid &= all_true(np.isfinite(rows[key], out=mask)) or _replace(rows[key], mask, 0.0, batch.unvalued)
+            row, sizes = rows[key], self._sizes.get(key)
+            if sizes is None:
+                np.isfinite(row, out=mask)
+            else:
+                np.less_equal(np.abs(row, out=sizes), LARGEST_READ, out=mask)
+            valid &= all_true(mask) or _replace(row, mask, 0.0, batch.unvalued)
         for key, least, largest in self._choices:
             row = rows[key]
             mask = (row >= least) & (row <= largest)

@@ -29,11 +29,13 @@ class BadObservation(SFactoryError):
 
 
 NOT_FINITE = "holds NaN or infinity"
+BEYOND = "holds numbers beyond float32, which are infinite to a network"
 TOO_LARGE = "holds numbers that are none of"
 OUT_OF_RANGE = "holds a choice that its space does not have"
 NO_LEGAL_ACTION = "allows no action"
-OF_VALUES = (NOT_FINITE, TOO_LARGE, OUT_OF_RANGE, NO_LEGAL_ACTION)  # how flaws begin that are no misfits
+OF_VALUES = (NOT_FINITE, BEYOND, TOO_LARGE, OUT_OF_RANGE, NO_LEGAL_ACTION)  # how flaws begin that are no misfits
 REWARD = "reward"
+LARGEST_READ = float(np.finfo(np.float32).max)  # by networks, which read float64 as float32
 
 
 class Flaw(NamedTuple):
@@ -190,7 +192,10 @@ def value_flaw(leaf: Any, spec: TensorSpec) -> str:
     if kind != "f":
         return ""
     with np.errstate(all="ignore"):  # values too large for the dtype become infinite
-        return "" if np.isfinite(np.asarray(leaf).astype(spec.dtype)).all() else NOT_FINITE
+        values = np.asarray(leaf).astype(spec.dtype)
+        if not np.isfinite(values).all():
+            return NOT_FINITE
+        return "" if (np.abs(values) <= LARGEST_READ).all() else BEYOND
 
 
 def first_choices(spec: TensorSpec) -> npt.NDArray[np.int64]:

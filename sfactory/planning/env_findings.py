@@ -16,7 +16,7 @@ import numpy as np
 
 from sfactory.clock import now
 from sfactory.config.import_strings import described
-from sfactory.env.conversion import NO_LEGAL_ACTION, NOT_FINITE, BlockWriter, ObsWriter
+from sfactory.env.conversion import BEYOND, NO_LEGAL_ACTION, NOT_FINITE, BlockWriter, ObsWriter
 from sfactory.errors import EnvError, Passing, SFactoryError, named, raised_at
 from sfactory.spec import OBS_KEY, EnvSpec, key_of, leaves
 from sfactory.tensor_spec import MASK_KEY
@@ -221,9 +221,9 @@ class ObsChecks:
                 continue
             if flaw is not None:
                 mend = self._dtype_mend(obs, path, leaf) or "return what its space describes, or correct the space"
-                if flaw.text == NOT_FINITE:
+                if flaw.text in (NOT_FINITE, BEYOND):
                     mend = "find where it is divided by 0 or overflows"
-                code = "obs.finite" if flaw.text == NOT_FINITE else "obs.form"
+                code = "obs.finite" if flaw.text in (NOT_FINITE, BEYOND) else "obs.form"
                 add("violation", code, f"{where}: observation {key!r} {flaw.text}", mend, key)
                 continue
             value = reduce(getitem, path, obs)

@@ -87,5 +87,5 @@ def _require_legal(where: str, spec: EnvSpec, rows: dict[str, Tensor], acting: T
 
 def _require_finite(where: str, tensors: dict[str, Tensor]) -> None:
     for key, values in tensors.items():
-        if not bool(torch.isfinite(values).all()):
-            raise EnvError(f"{where}: {key!r} holds NaN or infinity")
+        if not bool(torch.isfinite(values.to(torch.float32)).all()):  # as networks read it
+            raise EnvError(f"{where}: {key!r} holds NaN or infinity, or numbers beyond float32")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sfactory.action_heads import BoxHead
+from sfactory.env.conversion import LARGEST_READ
 from sfactory.layout import Layout
 from sfactory.learner.staging import Columns
 from sfactory.spec import EnvSpec
@@ -85,7 +86,8 @@ class DataChecks:
     def _wrong_obs(self, obs: Mapping[str, Tensor]) -> Iterator[Tensor]:
         """As ``obs``, bool - where numbers are not finite, or choices not of their space; in the order of ``names``."""
         for key in self._real:
-            yield ~torch.isfinite(obs[key])
+            wide = obs[key].dtype is torch.float64
+            yield ~(obs[key].abs() <= LARGEST_READ) if wide else ~torch.isfinite(obs[key])
         for key, least, largest in self._choices:
             yield (obs[key] < least) | (obs[key] > largest)
 

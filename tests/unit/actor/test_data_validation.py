@@ -233,6 +233,24 @@ def test_fractions_in_an_integer_observation_are_invalid_and_not_truncated() -> 
     assert record.counts() == (0, 1)
 
 
+@pytest.mark.parametrize("shown", [1e39, -1e300, NAN])
+def test_numbers_that_the_network_would_read_as_infinite_are_invalid(shown: float) -> None:
+    wide = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)  # type: ignore[type-var]
+    env = ScriptedEnv([], Faults(shown={1: np.array([3e38]), 2: np.array([shown])}))
+    spec = EnvSpec.of_spaces(wide, env.action_space)
+    record = FaultRecord(lambda seed: env)
+    env.observation_space = wide  # type: ignore[assignment]
+    split = Split.of_envs(0, [env], spec, T, record.handling)
+    split.reset([0], "actor 0")
+    slot = TrajectoryBuffer(spec, small_layout(rows=1)).slot(0)
+
+    play(split, [slot])
+
+    assert slot.obs["obs"][:, 0, 0].tolist() == [0, 3e38, 100, 101, 102]
+    assert slot.valid[:, 0].tolist() == [True, False, True, True]
+    assert record.counts() == (0, 1)
+
+
 def test_without_fault_handling_invalid_data_is_an_error() -> None:
     split = Split.of_envs(1, [ScriptedEnv(), ScriptedEnv([], Faults(rewards={2: NAN}))], SCALAR, T)
     split.reset([0, 1], "actor 0")

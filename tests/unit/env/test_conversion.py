@@ -158,6 +158,15 @@ def test_a_number_that_the_dtype_does_not_hold_is_a_flaw() -> None:
     assert value_flaw([0, 2**40], TensorSpec((2,), "int32")).endswith("none of int32")
 
 
+def test_numbers_beyond_float32_are_a_flaw_in_any_dtype() -> None:
+    wide = TensorSpec((2,), "float64")
+
+    assert not value_flaw(np.array([3.4e38, -3.4e38]), wide)
+    assert value_flaw(np.array([0.0, -3.5e38]), wide) == "holds numbers beyond float32, which are infinite to a network"
+    assert value_flaw(np.array([np.nan, 1e300]), wide) == "holds NaN or infinity"
+    assert value_flaw(np.array([0.0, 3.5e38]), TensorSpec((2,), "float32")) == "holds NaN or infinity"
+
+
 def test_a_choice_out_of_range_is_a_flaw() -> None:
     space = spaces.Dict({"a": spaces.Discrete(3, start=1), "b": spaces.MultiDiscrete([2, 5])})
     good, low = {"a": 3, "b": np.array([1, 4])}, {"a": 0, "b": np.array([0, 0])}

@@ -295,15 +295,20 @@ def test_final_observations_that_cannot_be_valued_are_counted_where_an_env_was_t
 
 def test_bad_observations_have_numbers_that_are_not_finite_or_choices_that_their_space_does_not_have() -> None:
     space = spaces.Dict(
-        x=spaces.Box(-1, 1, (2,)), kind=spaces.Discrete(4, start=1), image=spaces.Box(0, 9, (2,), np.uint8)
+        x=spaces.Box(-1, 1, (2,)),
+        kind=spaces.Discrete(4, start=1),
+        image=spaces.Box(0, 9, (2,), np.uint8),
+        wide=spaces.Box(-np.inf, np.inf, (1,), np.float64),
     )
     checks = DataChecks(EnvSpec.of_spaces(space, spaces.Discrete(2)), torch.device("cpu"))
     x, kind = torch.zeros(5, 2), torch.tensor([1, 4, 0, 5, 1])
     x[1, 1] = torch.nan
 
-    bad = checks.bad({"image": torch.zeros(5, 2, dtype=torch.uint8), "kind": kind, "x": x})
+    wide = torch.tensor([3e38, 0, 0, 0, -1e39], dtype=torch.float64).unsqueeze(1)
 
-    assert bad.tolist() == [False, True, True, True, False]
+    bad = checks.bad({"image": torch.zeros(5, 2, dtype=torch.uint8), "kind": kind, "x": x, "wide": wide})
+
+    assert bad.tolist() == [False, True, True, True, True]
 
 
 def test_final_observations_that_cannot_be_valued_are_refused_before_a_run() -> None:
