@@ -146,8 +146,8 @@ class DataValidator:
             row: flaw
             for row, flaw in found.items()
             if not (flaw.text == NO_LEGAL_ACTION and row in unplayed)
-            and not (flaw.text.startswith(OF_VALUES) and row in unvalued)
-        }
+            and not (flaw.text in OF_VALUES and row in unvalued)
+        } or found
         self._count(flaws)
         return flaws
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextvars import Context
 from functools import reduce
 from operator import getitem
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import gymnasium.spaces as spaces
 import numpy as np
@@ -22,6 +22,7 @@ from sfactory.tensor_spec import TensorSpec
 
 Array = npt.NDArray[Any]
 Rows = Mapping[str, Array]
+_Casting = Literal["safe", "same_kind"]
 
 
 class BadObservation(SFactoryError):
@@ -33,7 +34,7 @@ BEYOND = "holds numbers beyond float32, which are infinite to a network"
 TOO_LARGE = "holds numbers that are none of"
 OUT_OF_RANGE = "holds a choice that its space does not have"
 NO_LEGAL_ACTION = "allows no action"
-OF_VALUES = (NOT_FINITE, BEYOND, TOO_LARGE, OUT_OF_RANGE, NO_LEGAL_ACTION)  # how flaws begin that are no misfits
+OF_VALUES = (NOT_FINITE, BEYOND, OUT_OF_RANGE, NO_LEGAL_ACTION)  # flaws of what was written as it is
 REWARD = "reward"
 LARGEST_READ = float(np.finfo(np.float32).max)  # by networks, which read float64 as float32
 
@@ -72,23 +73,42 @@ class ObsWriter:
         self._may_wait = spec.agents and not spec.in_turns
         paths = ((key_of(path, OBS_KEY), path) for path, _ in leaves(space))
         self._leaves = [(key, path) for key, path in paths if key in self._specs]
+        # Integers are "safe" until some come in a dtype that holds more than the space's; these are compared.
+        whole = [key for key, leaf in spec.obs if np.dtype(leaf.dtype).kind in "iu" and not leaf.heads]
+        self._castings: dict[str, _Casting] = {key: "safe" if key in whole else "same_kind" for key in self._specs}
+        self._compared: set[str] = set()
 
     def write(self, observations: Sequence[Any], rows: Rows) -> None:
         """Copy ``observations`` into ``rows`` {key: [N, ...]}; raises BadObservation if one does not fit."""
         try:
             for key, path in self._leaves:
                 leaf = [reduce(getitem, path, obs) for obs in observations] if path else observations
-                row = rows[key]
-                if row.ndim == 1:
-                    np.copyto(row, leaf, casting="same_kind")
-                else:
-                    if {*map(len, leaf)} != {row.shape[1]}:  # concatenate sees only the sum of the lengths
-                        raise ValueError
-                    np.concatenate(leaf, out=row.reshape(-1, *row.shape[2:]), casting="same_kind")
+                self._write_leaf(key, leaf, rows[key])
         except Exception:  # the env's own objects may raise anything when they are read
             for index, obs in enumerate(observations):
                 self.check(obs, f"{self.named(index)} of the split")
             raise
+
+    def _write_leaf(self, key: str, leaf: Any, row: Array) -> None:
+        casting = self._castings[key]
+        try:
+            self._copy(leaf, row, casting)
+        except TypeError:
+            if casting == "same_kind":
+                raise
+            self._copy(leaf, row, "same_kind")
+            self._castings[key] = "same_kind"
+            self._compared.add(key)
+        if key in self._compared and not np.array_equal(row, leaf):
+            raise BadObservation(f"observation {key!r} {TOO_LARGE} {row.dtype}")
+
+    def _copy(self, leaf: Any, row: Array, casting: _Casting) -> None:
+        if row.ndim == 1:
+            np.copyto(row, leaf, casting=casting)
+        else:
+            if {*map(len, leaf)} != {row.shape[1]}:  # concatenate sees only the sum of the lengths
+                raise ValueError
+            np.concatenate(leaf, out=row.reshape(-1, *row.shape[2:]), casting=casting)
 
     def named(self, row: int) -> str:
         """The name of ``row`` in error messages: the env, and the agent if there are several."""
@@ -152,14 +172,15 @@ class BlockWriter(ObsWriter):
         size = len(next(iter(rows.values())))
         try:
             for key, path in self._leaves:
-                row = rows[key]
-                leaf = reduce(getitem, path, observations)
-                if np.shape(leaf) != row.shape:
-                    raise ValueError
-                np.copyto(row, leaf, casting="same_kind")
+                self._write_leaf(key, reduce(getitem, path, observations), rows[key])
         except Exception:  # see ObsWriter
             self.check_all(observations, size, "a step")
             raise
+
+    def _copy(self, leaf: Any, row: Array, casting: _Casting) -> None:
+        if np.shape(leaf) != row.shape:
+            raise ValueError
+        np.copyto(row, leaf, casting=casting)
 
     def check_all(self, observations: Any, size: int, where: str) -> None:
         """See ObsWriter."""

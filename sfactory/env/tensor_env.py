@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import gymnasium.spaces as spaces
+import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
@@ -101,12 +102,13 @@ class TensorWriter:
         read = dict(spec.obs)
         paths = ((key_of(path, OBS_KEY), path) for path, _ in leaves(space))
         self._leaves = [(key, path) for key, path in paths if key in read]
+        self._whole = {key for key, leaf in spec.obs if np.dtype(leaf.dtype).kind in "iu" and not leaf.heads}
 
     def write(self, obs: Any, rows: Mapping[str, Tensor]) -> None:
         """Copy ``obs`` into ``rows`` {key: [N, *shape]}.
 
-        Raises BadObservation for one of another shape or device, or of a dtype that the row cannot hold. Looks at no
-        values, and so waits for no device.
+        Raises BadObservation for one of another shape or device, or of a dtype that the row cannot hold, of integers
+        one with numbers that the row does not have. Looks at no values, and so waits for no device.
         """
         for key, path in self._leaves:
             row = rows[key]
@@ -115,6 +117,11 @@ class TensorWriter:
             except (LookupError, TypeError) as error:
                 raise BadObservation(f"observation {key!r} is missing: {error!r}") from None
             require_tensor(f"observation {key!r}", leaf, row)
+            if key in self._whole and torch.promote_types(leaf.dtype, row.dtype) != row.dtype:
+                raise BadObservation(
+                    f"observation {key!r} has dtype {leaf.dtype}, of which {row.dtype} does not hold all numbers: "
+                    f"return .to({row.dtype}), or correct the space"
+                )
             row.copy_(leaf)
 
 

@@ -233,6 +233,28 @@ def test_fractions_in_an_integer_observation_are_invalid_and_not_truncated() -> 
     assert record.counts() == (0, 1)
 
 
+def test_an_integer_that_the_dtype_of_the_space_does_not_hold_is_invalid() -> None:
+    class Counter(ScriptedEnv):
+        def __init__(self) -> None:
+            super().__init__([])
+            self.observation_space = gymnasium.spaces.Box(-128, 127, (1,), np.int8)  # type: ignore
+
+        def _obs(self) -> Any:
+            return np.array([200 if self._step == 2 and self._episode == 0 else 10 * self._episode + self._step])
+
+    spec = EnvSpec.of_spaces(Counter().observation_space, Counter().action_space)
+    record = FaultRecord(lambda seed: Counter())
+    split = Split.of_envs(0, [Counter()], spec, T, record.handling)
+    split.reset([0], "actor 0")
+    slot = TrajectoryBuffer(spec, small_layout(rows=1)).slot(0)
+
+    play(split, [slot])
+
+    assert slot.obs["obs"][:, 0, 0].tolist() == [0, 1, 10, 11, 12]
+    assert slot.valid[:, 0].tolist() == [True, False, True, True]
+    assert record.counts() == (0, 1)
+
+
 @pytest.mark.parametrize("shown", [1e39, -1e300, NAN])
 def test_numbers_that_the_network_would_read_as_infinite_are_invalid(shown: float) -> None:
     wide = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)  # type: ignore[type-var]

@@ -115,6 +115,24 @@ def test_wrong_lengths_that_cancel_out_are_refused() -> None:
         writer_of(OBSERVATION_SPACES["vector"]).write([np.zeros(1, np.float32), np.zeros(3, np.float32)], rows)
 
 
+@pytest.mark.parametrize("shape", [(), (2,), (3, 2)])
+@pytest.mark.parametrize("given", [np.int64, np.int16, np.uint8])
+def test_integers_of_another_dtype_are_written_as_they_are_or_refused(shape: tuple[int, ...], given: Any) -> None:
+    space = spaces.Box(-128, 127, shape, np.int8)  # type: ignore[type-var]
+    good = [np.full(shape, number, given) for number in (5, 100, 127)]
+    bad = [*good[:2], np.full(shape, 200, given)]
+    one_by_one, at_once = writer_of(space), block_writer_of(space)
+
+    for _ in range(2):
+        for writer, observations in ((one_by_one, good), (at_once, np.stack(good))):
+            rows = {"obs": np.zeros((N, *shape), np.int8)}
+            writer.write(observations, rows)
+            assert np.array_equal(rows["obs"], good)
+        for writer, observations in ((one_by_one, bad), (at_once, np.stack(bad))):
+            with pytest.raises(BadObservation, match="'obs' holds numbers that are none of int8"):
+                writer.write(observations, {"obs": np.zeros((N, *shape), np.int8)})
+
+
 def test_a_fraction_for_an_integer_is_refused_and_not_truncated() -> None:
     with pytest.raises(BadObservation, match=r"env 1 of the split: observation 'obs' has .* dtype float64"):
         writer_of(spaces.Discrete(7)).write([3, 1.5], {"obs": np.zeros(2, np.int64)})

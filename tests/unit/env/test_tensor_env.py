@@ -13,9 +13,10 @@ from gymnasium.vector import AutoresetMode
 
 from sfactory.config.schema import ModelConfig, WrapperConfig
 from sfactory.env.actions import block_reader
+from sfactory.env.conversion import BadObservation
 from sfactory.env.factory import EnvFactory
 from sfactory.env.tensor_actions import tensor_reader
-from sfactory.env.tensor_env import TensorEnv
+from sfactory.env.tensor_env import TensorEnv, TensorWriter
 from sfactory.errors import EnvError
 from sfactory.planning.tensor_env_check import check_tensor_env
 from sfactory.spec import EnvSpec
@@ -160,6 +161,20 @@ class Flawed(CountingTensors):  # type: ignore[misc]
             "stats": step._replace(stats={"x": torch.zeros(3)}),
         }
         return changed.get(self._flaw, step)
+
+
+def test_integers_come_in_a_dtype_of_which_the_row_holds_all() -> None:
+    space = spaces.Dict(x=spaces.Box(-128, 127, (2,), np.int8), action_mask=spaces.MultiBinary(2))
+    writer = TensorWriter(EnvSpec.of_spaces(space, spaces.Discrete(2)), space)
+    rows = {"x": torch.zeros(3, 2, dtype=torch.int8), "action_mask": torch.zeros(3, 2, dtype=torch.int8)}
+    mask = torch.ones(3, 2, dtype=torch.int64)
+
+    writer.write({"x": torch.full((3, 2), -5, dtype=torch.int8), "action_mask": mask}, rows)
+    with pytest.raises(BadObservation, match=r"'x' has dtype torch.int64.* torch.int8 .*to\(torch.int8\)"):
+        writer.write({"x": torch.full((3, 2), 200), "action_mask": mask}, rows)
+
+    assert rows["x"].tolist() == [[-5, -5]] * 3
+    assert rows["action_mask"].all()
 
 
 @pytest.mark.parametrize(
