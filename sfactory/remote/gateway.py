@@ -61,7 +61,8 @@ class _Remote:
     """A remote actor that has joined, with several processes. ``address``: of its link.
 
     heard_at: when its last message came. held, sent: publication of the weights that it has, and that were sent to it,
-    at ``sent_at``. taken, waiting: trajectories that are acknowledged, and that are not yet.
+    at ``sent_at``. taken, waiting: trajectories that are acknowledged, and that are not yet. has_dropped: whether one
+    was dropped.
     """
 
     name: str
@@ -72,6 +73,7 @@ class _Remote:
     sent_at: float = 0.0
     taken: int = 0
     waiting: int = 0
+    has_dropped: bool = False
 
 
 def run_gateway(setup: ActorSetup, row: StatusRow) -> None:
@@ -254,17 +256,29 @@ class Gateway:
         """Copy waiting trajectories into free slots, in the order they came."""
         while self._queue:
             remote, views = self._queue[0]
-            # They are of a later state of the run than that which it has resumed from.
-            outdated = bool(views["policy_version"].max() > self._weights.version)
+            # Rows in which nobody acts keep the version of what was in them before.
+            version = int(np.max(views["policy_version"], where=views["valid"], initial=0))
+            outdated = version > self._weights.version
             slot = None if outdated else self._free_slot()
             if slot is None and not outdated:
                 return
             self._queue.popleft()
             if slot is None:
-                self._count_taken(remote)
+                self._drop(remote, version)
             else:
                 self._unfreed[slot.index].append(remote)
                 self._fill(slot, views)
+
+    def _drop(self, remote: _Remote, version: int) -> None:
+        """A trajectory is of a later state of the run than that which it has resumed from."""
+        if not remote.has_dropped:
+            remote.has_dropped = True
+            _log.warning(
+                "a trajectory of %s is of update %d, and the run has resumed from an earlier state, now at update %d: "
+                "it is dropped, and so are others like it",
+                *(remote.name, version, self._weights.version),
+            )
+        self._count_taken(remote)
 
     def _free_slot(self) -> Slot | None:
         return next(filter(None, map(self._output.take, range(self._shared.layout.splits))), None)

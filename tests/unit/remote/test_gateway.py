@@ -80,12 +80,13 @@ class Served:
         self._over.set()
         self._thread.join(20)
 
-    def trajectory(self, version: int, reward: float) -> bytes:
-        """A slot of 12 steps, of which one is no step."""
+    def trajectory(self, version: int, reward: float, of_none: int = 0) -> bytes:
+        """A slot of 12 steps, of which one is no step; ``of_none``: its version."""
         arrays = {name: np.zeros(shape, dtype) for name, (dtype, *shape) in self.format.shapes.items()}
         arrays["valid"][...] = True
         arrays["valid"][1, 2] = False
         arrays["policy_version"][...] = version
+        arrays["policy_version"][1, 2] = of_none
         arrays["reward"][...] = reward
         return self.format.pack(arrays)
 
@@ -159,10 +160,22 @@ def test_weights_that_were_dropped_on_their_way_are_sent_once_more(served: Serve
     receive_until(link, lambda: weights.publications == 2, weights)
 
 
-def test_trajectories_of_newer_weights_than_there_are_are_dropped(served: Served, link: Link) -> None:
-    link.send_trajectory(served.trajectory(100, 1.0))
-    receive_until(link, lambda: link.taken == 1)
+def test_trajectories_of_newer_weights_than_there_are_are_dropped(
+    served: Served, link: Link, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        link.send_trajectory(served.trajectory(100, 1.0))
+    receive_until(link, lambda: link.taken == 2)
     assert served.taken() == []
+    (said,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert "of update 100, and the run has resumed from an earlier state, now at update" in said
+
+
+def test_the_version_of_what_is_no_step_does_not_count(served: Served, link: Link) -> None:
+    link.send_trajectory(served.trajectory(3, 2.0, of_none=100))
+    assert eventually(lambda: served.shared.table.counts()[SlotState.READY] == 1, 20.0)
+    assert served.taken() == [2.0]
+    receive_until(link, lambda: link.taken == 1)
 
 
 def test_reports_reach_main_as_those_of_the_gateway(served: Served, link: Link) -> None:
