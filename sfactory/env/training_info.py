@@ -1,8 +1,10 @@
 """Calls the method by which an env is shown how far training is.
 
-An env that wants to know has a method ``set_training_info(info)``, directly or on an env that it wraps. It is called
-when the env has been made, before its first reset, with a mapping: ``env_steps``, the env steps that all policies have
-been trained on, earlier sessions included. Actors call it again before rollouts, evaluators before evaluations.
+An env that wants to know has a method ``set_training_info(info)``, directly or on an env that it wraps. Each env of a
+vector env that has them in a list ``envs``, as a SyncVectorEnv, may have it (an AsyncVectorEnv has none here). It is
+called when the env has been made, before its first reset, with a mapping: ``env_steps``, the env steps that all
+policies have been trained on, earlier sessions included. Actors call it again before rollouts, evaluators before
+evaluations.
 """
 
 from __future__ import annotations
@@ -12,18 +14,19 @@ from typing import Any
 _SET = "set_training_info"
 
 
-def informed_env(env: Any) -> Any:
-    """Return ``env`` or the first env within it that has the method itself; None if there is none."""
+def informed_envs(env: Any) -> list[Any]:
+    """``env`` or the first env within it that has the method itself; of a vector env those of each of its ``envs``."""
     while env is not None:
         if any(_SET in vars(kind) for kind in type(env).__mro__):  # a wrapper may only pass attributes on
-            return env
+            return [env]
         inner = getattr(env, "env", None)
+        if inner is None and hasattr(env, "num_envs"):
+            return [informed for each in getattr(env, "envs", ()) for informed in informed_envs(each)]
         env = None if inner is env else inner
-    return None
+    return []
 
 
 def set_training_info(env: Any, env_steps: int) -> None:
-    """Call the method of ``env``, if it has one."""
-    target = informed_env(env)
-    if target is not None:
+    """Call the method of ``env``, or of the envs in it, if there is one."""
+    for target in informed_envs(env):
         target.set_training_info({"env_steps": env_steps})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium
+from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from sfactory.actor.split import Split
@@ -36,6 +37,17 @@ def test_envs_get_the_trained_steps_before_each_rollout_with_news() -> None:
         play(split, [slot])
 
     assert inner.received == [({"env_steps": 0}, 0), ({"env_steps": 7}, 2 * T), ({"env_steps": 9}, 3 * T)]
+
+
+def test_those_in_a_vector_env_get_them_too() -> None:
+    env = SyncVectorEnv([Curriculum, ScriptedEnv, Curriculum])
+    split = Split.of_envs(0, env, SCALAR, T)
+    send_training_info([split], lambda: 5)
+    split.reset([0, 1, 2], "actor 0")
+
+    play(split, used_slots(3)[:2])
+
+    assert [each.received for each in env.envs if isinstance(each, Curriculum)] == [[({"env_steps": 5}, 0)]] * 2
 
 
 def test_envs_without_the_method_cost_nothing() -> None:

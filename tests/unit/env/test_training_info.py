@@ -9,7 +9,7 @@ import pytest
 
 from sfactory.config.schema import WrapperConfig
 from sfactory.env.factory import EnvFactory
-from sfactory.env.training_info import informed_env, set_training_info
+from sfactory.env.training_info import informed_envs, set_training_info
 from sfactory.errors import EnvError
 from sfactory_envs.synthetic.counting_agents import CountingLists
 from tests.support.scripted_env import ScriptedEnv
@@ -78,7 +78,23 @@ def test_an_env_gets_the_trained_steps_when_it_is_made_and_through_all_wrappers(
     env.reset(seed=1)
     set_training_info(env, 90)
 
-    assert informed_env(env).calls == [{"env_steps": 70}, "reset", {"env_steps": 90}]
+    (informed,) = informed_envs(env)
+    assert informed.calls == [{"env_steps": 70}, "reset", {"env_steps": 90}]
+
+
+def of_several(num_envs: int) -> Any:
+    makers = [lambda: on_top(Curriculum()), ScriptedEnv, Curriculum]
+    return gymnasium.wrappers.vector.RecordEpisodeStatistics(gymnasium.vector.SyncVectorEnv(makers[:num_envs]))
+
+
+def test_those_in_a_vector_env_of_gymnasium_get_them_each() -> None:
+    env = EnvFactory(f"{__name__}:of_several", env_steps=70).vector(3, seed=0)
+    env.reset(seed=1)
+    set_training_info(env, 90)
+
+    informed = informed_envs(env)
+    assert [type(each) for each in informed] == [Curriculum, Curriculum]
+    assert [each.calls for each in informed] == [[{"env_steps": 70}, "reset", {"env_steps": 90}]] * 2
 
 
 def test_one_that_raises_is_named() -> None:
@@ -87,5 +103,6 @@ def test_one_that_raises_is_named() -> None:
 
 
 def test_envs_without_the_method_are_left_alone() -> None:
-    assert informed_env(gymnasium.wrappers.TimeLimit(ScriptedEnv(), 5)) is None
+    assert informed_envs(gymnasium.wrappers.TimeLimit(ScriptedEnv(), 5)) == []
+    assert informed_envs(gymnasium.vector.SyncVectorEnv([ScriptedEnv])) == []
     set_training_info(ScriptedEnv(), 5)
