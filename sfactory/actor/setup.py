@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, cast
@@ -36,6 +37,8 @@ from sfactory.shared.channel import Channel
 from sfactory.shared.objects import SharedObjects
 from sfactory.shared.status import State, StatusRow
 from sfactory.shared.trajectories import has_policy_ids
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,12 @@ def make_splits(setup: ActorSetup, row: StatusRow) -> list[Split]:
         seeds = [setup.seed_of(Branch.ENV, first + env) for env in range(layout.envs)]
         split.reset(seeds, f"actor {setup.actor}", before_each=row.begin_work)
     warms_up = sampling.decorrelate_envs_on_one_worker and not setup.config.benchmark.benchmark
-    if warms_up and not setup.factory.makes_vectors:
+    if warms_up and setup.factory.makes_vectors:
+        if not (setup.actor or setup.attempt):
+            _log.warning(
+                "--decorrelate_envs_on_one_worker=True has no effect: envs of a vector env cannot be stepped one by one"
+            )
+    elif warms_up:
         for env in range(layout.splits * layout.envs):
             split, place = splits[env // layout.envs], env % layout.envs
             warm_up(split, place, env * layout.rollout, setup.seed_of(Branch.ACTING, env), shared.control, row)

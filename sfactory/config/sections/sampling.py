@@ -52,7 +52,9 @@ class SamplingConfig:
         ge=0,
     )
     decorrelate_envs_on_one_worker: bool = flag(
-        False, "env i of an actor begins with i x rollout random steps, which are not learned from"
+        False,
+        "env i of an actor begins with i x rollout random steps, which are not learned from; no effect with vector "
+        "envs and TensorEnvs",
     )
     info_action_mask: Literal["auto", "on", "off"] = flag(
         "auto",

@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium
 import pytest
+from gymnasium.vector import SyncVectorEnv
 
 from sfactory.actor.actor_process import make_actor
 from sfactory.actor.setup import ActorSetup, close_envs, make_splits
@@ -71,6 +72,15 @@ class RecordedFactory(EnvFactory):
         return RecordedEnv(self.record, self.env_index)
 
 
+class VectorFactory(RecordedFactory):
+    """Makes vector envs of RecordedEnvs."""
+
+    makes_vectors = True
+
+    def vector(self, num_envs: int, seed: int, render_mode: str | None = None) -> SyncVectorEnv:
+        return SyncVectorEnv([lambda: RecordedEnv(self.record, 0)] * num_envs)
+
+
 def shared_objects_of(flags: dict[str, Any]) -> SharedObjects:
     config = config_of({**FLAGS, **flags})
     return SharedObjects(SCALAR, Layout.plan(config.sampling, config.learner, "central"), weight_bytes=64)
@@ -118,6 +128,20 @@ def test_env_i_of_an_actor_takes_i_rollouts_of_its_own_random_steps(record: Reco
     assert len(set(record.stamps("step"))) == sum([4, 8, 12, 16, 20])
     assert taken == [env.taken for env in again.envs]
     assert taken[4][:16] != taken[5][:16]
+
+
+@pytest.mark.parametrize(("actor", "said"), [(0, 1), (1, 0)])
+def test_a_vector_env_takes_no_random_steps_and_the_first_actor_says_so(
+    record: Record, caplog: pytest.LogCaptureFixture, actor: int, said: int
+) -> None:
+    setup, row = setup_of(record, decorrelate_envs_on_one_worker=True)
+    setup = dataclasses.replace(setup, actor=actor)
+    vars(setup)["factory"] = VectorFactory("any", record=record)
+
+    make_splits(setup, row)
+
+    assert {len(env.taken) for env in record.envs} == {0}
+    assert sum("--decorrelate_envs_on_one_worker=True has no effect" in text for text in caplog.messages) == said
 
 
 @pytest.mark.parametrize(
