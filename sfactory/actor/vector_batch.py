@@ -83,7 +83,7 @@ class VectorEnvBatch(BaseBatch):
             wanted = self.extras.recorder is not None or EXTRA_STATS in found or TRUE_OBJECTIVE in found
             if wanted:  # otherwise no env's part of it need be looked at
                 for env in self.terminated + self.truncated:
-                    self.extras.note(info_of(found, env), env)
+                    self.extras.note(info_of(found, env, self.size), env)
 
     def reset_again(self, rows: Sequence[int]) -> Sequence[int]:
         """See BaseBatch. All are reset, so the steps of the others are lost, too."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import gymnasium.spaces as spaces
+import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
@@ -65,19 +66,29 @@ def autoreset_mode(env: VectorEnv) -> AutoresetMode:
     return mode
 
 
-def info_of(infos: Any, env: int) -> dict[str, Any]:
-    """Extract the info of ``env`` from a vector env's infos; the mask ``_key`` marks the envs that have ``key``."""
+def info_of(infos: Any, env: int, size: int) -> dict[str, Any]:
+    """Extract the info of ``env`` from the infos of a vector env of ``size`` envs.
+
+    The mask ``_key`` marks the envs that have ``key``; without one all have an array of ``size``.
+    """
     if not isinstance(infos, Mapping):
         return {}
     info: dict[str, Any] = {}
     for key, values in infos.items():
         mask = infos.get(f"_{key}")
+        if mask is not None and not mask[env]:
+            continue
         if isinstance(values, Mapping):
-            if mask is None or mask[env]:
-                info[key] = info_of(values, env)
-        elif mask is not None and mask[env]:
+            info[key] = info_of(values, env, size)
+        elif mask is not None or _is_of_all(key, values, infos, size):
             info[key] = values[env]
     return info
+
+
+def _is_of_all(key: object, values: Any, infos: Mapping[str, Any], size: int) -> bool:
+    """Whether ``values`` are an array with one entry for each env, and no mask."""
+    is_mask = isinstance(key, str) and key.startswith("_") and key[1:] in infos
+    return isinstance(values, np.ndarray) and values.shape[:1] == (size,) and not is_mask
 
 
 def infos_of_ends(infos: Any) -> Mapping[str, Any]:
@@ -102,7 +113,7 @@ class SoleEnv(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode."""
         observations, infos = self.env.reset(seed=seed, options=options)
-        return self._only(observations), info_of(infos, 0)
+        return self._only(observations), info_of(infos, 0, 1)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step the one env."""
@@ -110,7 +121,7 @@ class SoleEnv(gymnasium.Env[Any, Any]):
         actions = concatenate(self.action_space, [action], actions)
         observations, rewards, terminated, truncated, infos = self.env.step(actions)
         over = bool(terminated[0]), bool(truncated[0])
-        info = info_of(infos_of_ends(infos) if any(over) else infos, 0)
+        info = info_of(infos_of_ends(infos) if any(over) else infos, 0, 1)
         return self._only(observations), float(rewards[0]), *over, info
 
     def render(self) -> Any:

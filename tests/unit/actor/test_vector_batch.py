@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from sfactory.actor.split import Split
 from sfactory.actor.vector_batch import VectorEnvBatch
 from sfactory.env.conversion import BadObservation
+from sfactory.env.vector import info_of
 from sfactory.errors import EnvError
 from sfactory.shared.trajectories import Slot, TrajectoryBuffer
 from sfactory.spec import EnvSpec
@@ -89,6 +90,45 @@ def test_extra_statistics_at_the_end_of_an_episode_are_passed_on(mode: Mode) -> 
 
     batch.extras.send(0, lambda message: sent.append((message.name, message.values.tolist())) or True)  # type: ignore
     assert sent == [("steps", [2.0, 3.0])]
+
+
+@in_both_modes
+def test_statistics_may_be_plain_arrays_over_all_envs(mode: Mode) -> None:
+    class Plain(SyncVectorEnv):
+        def step(self, actions: Any) -> Any:
+            *step, _ = super().step(actions)
+            infos = {"true_objective": np.array([3.0, 4.0]), "episode_extra_stats": {"wins": np.array([1.0, 0.0])}}
+            return (*step, infos if mode == "NextStep" else {"final_info": infos})
+
+    scripts: list[list[Episode]] = [[(1, "truncated")], [(2, "terminated")]]
+    makers = [functools.partial(ScriptedEnv, script) for script in scripts]
+    batch = VectorEnvBatch(Plain(makers, autoreset_mode=AutoresetMode(mode)))
+    batch.reset([5])
+    sent: list[tuple[str, list[float]]] = []
+
+    for _ in range(2):
+        batch.step(np.zeros(2, np.int64))
+        batch.extras.keep()
+
+    batch.extras.send(0, lambda message: sent.append((message.name, message.values.tolist())) or True)  # type: ignore
+    assert sent == [("true_objective", [3.0, 4.0]), ("wins", [1.0, 0.0])]
+
+
+def test_an_array_in_infos_is_that_of_all_envs_unless_a_mask_says_of_which() -> None:
+    infos = {
+        "plain": np.array([1, 2]),
+        "masked": np.array([1, 2]),
+        "_masked": np.array([True, False]),
+        "of another length": np.array([1, 2, 3]),
+        "one number": np.array(5.0),
+        "text": "ab",
+        "nested": {"plain": np.array([[1, 1], [2, 2]]), "masked": np.array([1, 2]), "_masked": np.array([False, True])},
+    }
+
+    first, second = ({**info, "nested": str(info["nested"])} for info in (info_of(infos, env, 2) for env in range(2)))
+
+    assert first == {"plain": 1, "masked": 1, "nested": "{'plain': array([1, 1])}"}
+    assert second == {"plain": 2, "nested": "{'plain': array([2, 2]), 'masked': np.int64(2)}"}
 
 
 def test_a_vector_env_without_autoreset_is_refused() -> None:
