@@ -35,7 +35,7 @@ class CentralActor(Actor):
         # By split: policies that have not answered, and which incarnation of each policy's worker was asked last.
         self._awaited: list[set[int]] = [set() for _ in splits]
         self._asked = [[0] * len(self._to_policies) for _ in splits]
-        self._keeps_states = shared.spec.num_agents > 1 and layout.state_size > 0
+        self._keeps_states = bool(shared.spec.agents) and layout.state_size > 0
         self._states, self._recurrence, self._rollout = shared.states, layout.recurrence, layout.rollout
 
     def turn(self, timeout: float) -> None:

@@ -45,7 +45,7 @@ class Columns:
 
     obs: {key: [T+1, R, ...]}; actions: {key: [T, R, ...]}; scalars: {field of Slot: [T, R]}, and
     with replay "replayed": bool - the row was in a dataset before;
-    with several agents and an RNN, or if they act in turn, "held": bool - the agent was inactive;
+    with agents and an RNN, or if they act in turn, "held": bool - the agent was inactive;
     with several agents "counts_for_policy", "counts_env_step": bool - an env step of the policy, of the run.
     is_first: [T+1, R] bool; rnn_states: [K+1, R, S] float32; as in Slot.
     """
@@ -60,7 +60,7 @@ class Columns:
         self.obs = {key: block(steps + 1, t.shape, torch_dtype(t.dtype)) for key, t in spec.obs}
         self.actions = {h.key: block(steps, h.tensor.shape, torch_dtype(h.tensor.dtype)) for h in spec.actions}
         agents, self.in_turns = spec.num_agents > 1, spec.in_turns
-        held = agents and (layout.state_size > 0 or spec.in_turns)
+        held = bool(spec.agents) and (layout.state_size > 0 or spec.in_turns)  # a sole agent may sleep, too
         wanted = {REPLAYED: replay, HELD: held, ENV_STEP: agents, RUN_STEP: agents}
         scalars = _SCALARS | {name: torch.bool for name, given in wanted.items() if given}
         self.scalars = {name: block(steps, (), dtype) for name, dtype in scalars.items()}

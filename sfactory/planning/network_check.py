@@ -59,7 +59,7 @@ def checked_model(spec: EnvSpec, config: ModelConfig) -> ActorCritic:
             read = tower.read(obs) if spec.reads_apart else obs
             given = copy.deepcopy(read)
             try:
-                _check(_part(name, tower, given, spec), spec.num_agents > 1)
+                _check(_part(name, tower, given, spec), bool(spec.agents))
                 _require(_equal(given, read), _CHANGES)
                 copy.deepcopy(model)  # as for acting
             except _Problem as problem:

@@ -53,7 +53,7 @@ def trajectory_fields(spec: EnvSpec, layout: Layout) -> dict[str, TensorSpec]:
 
 def has_policy_ids(spec: EnvSpec, layout: Layout) -> bool:
     """True if slots need a policy id per row: with several policies, or with agents that may be inactive."""
-    return layout.num_policies > 1 or spec.num_agents > 1
+    return layout.num_policies > 1 or bool(spec.agents)
 
 
 class Slot:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import Any, Literal
 
+import gymnasium
 import numpy as np
 import pytest
+import torch
 
+from sfactory.actor.local_actor import SlotActing
 from sfactory.actor.multi_agent_split import MultiAgentSplit
 from sfactory.actor.policy_assignment import AssignmentRule, PolicyAssignment, custom_assignment, random_assignment
+from sfactory.config.schema import ModelConfig
 from sfactory.env.multi_agent import AgentsEnv
 from sfactory.env.multi_agent_adapters import agents_env_of
+from sfactory.inference.acting_policy import ActingPolicy
+from sfactory.learner.staging import HELD, Columns
 from sfactory.shared.slots import SlotTable
 from sfactory.shared.trajectories import NOBODY, Slot, TrajectoryBuffer
 from sfactory_envs.synthetic.costfree_agents import CostFreeLists
@@ -35,6 +42,45 @@ def adapted(env: object) -> AgentsEnv:
 
 def make_env(form: Form, rules: AgentsRules) -> AgentsEnv:
     return adapted((CountingParallel if form == "parallel" else CountingLists)(rules.agents, rules.max_length))
+
+
+class Sleeper:
+    """One agent, which sleeps in two of three steps."""
+
+    is_multiagent, num_agents = True, 1
+    observation_space, action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(2)
+
+    def reset(self, seed: int | None = None) -> Any:
+        self._steps = 0
+        return [np.ones(2, np.float32)], [{}]
+
+    def step(self, _actions: Any) -> Any:
+        self._steps += 1
+        return [np.ones(2, np.float32)], [1.0], [False], [False], [{"is_active": self._steps % 3 == 0}]
+
+
+def test_no_policy_acts_for_the_only_agent_of_an_env_while_it_sleeps() -> None:
+    config = ModelConfig(use_rnn=True, rnn_size=8)
+    envs = [adapted(Sleeper())]
+    spec = envs[0].spec.for_model(config)
+    policy = ActingPolicy(spec, config, None, torch.device("cpu"))
+    layout = small_layout(num_actors=1, rows=1, rollout=4, agents=1, slots_per_split=1, state_size=policy.state_size)
+    slot = TrajectoryBuffer(spec, layout).slot(0)
+    split = MultiAgentSplit(0, envs, spec, 4, None, PolicyAssignment(1, 1, 0))
+    split.reset([1], "actor 0")
+    split.begin(slot)
+    acting, states = SlotActing([policy], layout.recurrence), [policy.fresh_state(1)]
+
+    for _ in range(4):
+        states.append(acting.act(slot, split.t, states[-1], split.policies))
+        split.step()
+
+    # It falls asleep with the first step; the second row shows its last observation, which it remembers.
+    assert slot.policy_id is not None
+    assert slot.policy_id[:, 0].tolist() == [0, 0, NOBODY, 0]
+    assert slot.valid[:, 0].tolist() == [True, False, False, True]
+    assert [not torch.equal(one, other) for one, other in pairwise(states)] == [True, True, False, True]
+    assert HELD in Columns(spec, layout, torch.device("cpu"), pin=False, replay=False).scalars
 
 
 def make_slot(env: AgentsEnv, rows: int, rollout: int, policies: int = 1) -> Slot:
