@@ -256,7 +256,7 @@ class Gateway:
         """Copy waiting trajectories into free slots, in the order they came."""
         while self._queue:
             remote, views = self._queue[0]
-            # Rows in which nobody acts keep the version of what was in them before.
+            # Rows in which no policy acts keep the version of what was in them before.
             version = int(np.max(views["policy_version"], where=views["valid"], initial=0))
             outdated = version > self._weights.version
             slot = None if outdated else self._free_slot()

@@ -237,7 +237,7 @@ def test_an_integer_that_the_dtype_of_the_space_does_not_hold_is_invalid() -> No
     class Counter(ScriptedEnv):
         def __init__(self) -> None:
             super().__init__([])
-            self.observation_space = gymnasium.spaces.Box(-128, 127, (1,), np.int8)  # type: ignore
+            self.observation_space = gymnasium.spaces.Box(-128, 127, (1,), np.int8)
 
         def _obs(self) -> Any:
             return np.array([200 if self._step == 2 and self._episode == 0 else 10 * self._episode + self._step])
@@ -257,11 +257,11 @@ def test_an_integer_that_the_dtype_of_the_space_does_not_hold_is_invalid() -> No
 
 @pytest.mark.parametrize("shown", [1e39, -1e300, NAN])
 def test_numbers_that_the_network_would_read_as_infinite_are_invalid(shown: float) -> None:
-    wide = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)  # type: ignore[type-var]
+    wide = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
     env = ScriptedEnv([], Faults(shown={1: np.array([3e38]), 2: np.array([shown])}))
     spec = EnvSpec.of_spaces(wide, env.action_space)
     record = FaultRecord(lambda seed: env)
-    env.observation_space = wide  # type: ignore[assignment]
+    env.observation_space = wide
     split = Split.of_envs(0, [env], spec, T, record.handling)
     split.reset([0], "actor 0")
     slot = TrajectoryBuffer(spec, small_layout(rows=1)).slot(0)
@@ -284,7 +284,7 @@ def test_without_fault_handling_invalid_data_is_an_error() -> None:
 def test_floating_point_errors_that_an_env_has_numpy_raise_are_none_of_sfactorys() -> None:
     faults = Faults(rewards={1: 1e-50, 3: 1e50}, shown={1: np.array([1e-50]), 2: np.array([1e50])})
     env = ScriptedEnv([], faults)
-    env.action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float16)  # type: ignore[type-var]
+    env.action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float16)
     spec = EnvSpec.of_spaces(env.observation_space, env.action_space)
     spec = spec.for_model(ModelConfig(use_rnn=True, core_inputs=("reward",)))
     record = FaultRecord(lambda seed: env)

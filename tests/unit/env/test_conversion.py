@@ -118,7 +118,7 @@ def test_wrong_lengths_that_cancel_out_are_refused() -> None:
 @pytest.mark.parametrize("shape", [(), (2,), (3, 2)])
 @pytest.mark.parametrize("given", [np.int64, np.int16, np.uint8])
 def test_integers_of_another_dtype_are_written_as_they_are_or_refused(shape: tuple[int, ...], given: Any) -> None:
-    space = spaces.Box(-128, 127, shape, np.int8)  # type: ignore[type-var]
+    space = spaces.Box(-128, 127, shape, np.int8)
     good = [np.full(shape, number, given) for number in (5, 100, 127)]
     bad = [*good[:2], np.full(shape, 200, given)]
     one_by_one, at_once = writer_of(space), block_writer_of(space)

@@ -83,7 +83,7 @@ def test_an_env_gets_the_trained_steps_when_it_is_made_and_through_all_wrappers(
 
 
 def of_several(num_envs: int) -> Any:
-    makers = [lambda: on_top(Curriculum()), ScriptedEnv, Curriculum]
+    makers: list[Any] = [lambda: on_top(Curriculum()), ScriptedEnv, Curriculum]
     return gymnasium.wrappers.vector.RecordEpisodeStatistics(gymnasium.vector.SyncVectorEnv(makers[:num_envs]))
 
 
