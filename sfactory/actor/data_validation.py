@@ -55,9 +55,11 @@ class DataValidator:
         self._finite = np.empty(size, bool)
         self._quiet = quiet_context()
         # Only floats can be NaN or infinite, and only float64 beyond what networks read.
-        real = [(key, t) for key, t in spec.obs if t.dtype.startswith("float") and not t.is_core_input]
-        self._real = [(key, np.empty((size, *t.shape), bool)) for key, t in real]
-        self._sizes = {key: np.empty((size, *t.shape)) for key, t in real if t.dtype == "float64"}
+        self._real = [
+            (key, np.empty((size, *t.shape), bool), np.empty((size, *t.shape)) if t.dtype == "float64" else None)
+            for key, t in spec.obs
+            if t.dtype.startswith("float") and not t.is_core_input
+        ]
         self._choices = [(key, *limits) for key, tensor in spec.obs if (limits := tensor.limits) is not None]
         may_wait = spec.agents and not spec.in_turns  # with a mask that allows nothing
         self._masks = [] if may_wait else [(key, first_choices(mask)) for key, mask in spec.masks if mask.heads]
@@ -68,14 +70,15 @@ class DataValidator:
 
         Rows with invalid data are in ``batch.broken`` then, and show the start of a new episode.
         """
-        rewards = self._quiet.run(self._write_rewards, batch.rewards, reward)
-        if not all_true(self._finite):
+        rewards, is_valid = self._quiet.run(self._write_all, batch, reward, rows)
+        if not (is_valid or all_true(self._finite)):
             bad = [env for env in np.flatnonzero(~self._finite).tolist() if env not in batch.resumed]
             self._count({env: Flaw(REWARD, _shown(batch.rewards[env], rewards[env])) for env in bad})
             if bad:
                 batch.discard(bad)
             rewards[~self._finite] = reward[~self._finite] = 0.0
-        if not self._quiet.run(self._write, batch, rows):
+            is_valid = self._quiet.run(self._write, batch, rows)
+        if not is_valid:
             flaws = self._flaws(batch)
             first = batch.first
             if again := [env for env in flaws if env in first]:
@@ -107,12 +110,11 @@ class DataValidator:
                     "numbers that are too large; lower --learning_rate or --max_grad_norm, and resume from a checkpoint"
                 )
 
-    def _write_rewards(self, given: Any, reward: Array) -> npt.NDArray[np.float64]:
-        """Write rewards as an env gave them, and which of them are finite; returns them."""
-        rewards = reward_row(given)
+    def _write_all(self, batch: BaseBatch, reward: Array, rows: Rows) -> tuple[npt.NDArray[np.float64], bool]:
+        """Write the rewards and, if they are finite, the observations; returns rewards, and whether all is valid."""
+        rewards = reward_row(batch.rewards)
         reward[:] = rewards
-        np.isfinite(reward, out=self._finite)
-        return rewards
+        return rewards, all_true(np.isfinite(reward, out=self._finite)) and self._write(batch, rows)
 
     def _write(self, batch: BaseBatch, rows: Rows) -> bool:
         """Write the observations; whether all of them are valid."""
@@ -123,8 +125,8 @@ class DataValidator:
                 raise
             return False
         valid = True
-        for key, mask in self._real:
-            row, sizes = rows[key], self._sizes.get(key)
+        for key, mask, sizes in self._real:
+            row = rows[key]
             if sizes is None:
                 np.isfinite(row, out=mask)
             else:
