@@ -184,9 +184,9 @@ def sampler(
     _require_suitable_process("sfactory.sampler")
     named = [each if isinstance(each, str | type) else type(each) for each in _each_of(flags.pop("observers", None))]
     given = {"env": env, "encoder": encoder, "observers": named}
-    given = {**{name: value for name, value in given.items() if value}, **flags}
-    given = {"restart_behavior": "restart", **given, "num_batches_per_epoch": 1}  # no run is resumed, no dataset made
-    resolved = for_rank(read_command_line(words_of(given)), ONE_RANK)
+    flags = {**{name: value for name, value in given.items() if value}, **flags}
+    flags = {"restart_behavior": "restart", **flags, "num_batches_per_epoch": 1}  # no run is resumed, no dataset made
+    resolved = for_rank(read_command_line(words_of(flags)), ONE_RANK)
     with _alone("sfactory.sampler"), _open_streams():
         spawner, unused = _open_spawner(resolved.config, "sampling"), Interrupts()
         from sfactory.runner.session import Session

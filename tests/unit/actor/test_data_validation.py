@@ -237,7 +237,7 @@ def test_an_integer_that_the_dtype_of_the_space_does_not_hold_is_invalid() -> No
     class Counter(ScriptedEnv):
         def __init__(self) -> None:
             super().__init__([])
-            self.observation_space = gymnasium.spaces.Box(-128, 127, (1,), np.int8)
+            self.observation_space: Any = gymnasium.spaces.Box(-128, 127, (1,), np.int8)
 
         def _obs(self) -> Any:
             return np.array([200 if self._step == 2 and self._episode == 0 else 10 * self._episode + self._step])
@@ -257,7 +257,7 @@ def test_an_integer_that_the_dtype_of_the_space_does_not_hold_is_invalid() -> No
 
 @pytest.mark.parametrize("shown", [1e39, -1e300, NAN])
 def test_numbers_that_the_network_would_read_as_infinite_are_invalid(shown: float) -> None:
-    wide = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    wide: Any = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
     env = ScriptedEnv([], Faults(shown={1: np.array([3e38]), 2: np.array([shown])}))
     spec = EnvSpec.of_spaces(wide, env.action_space)
     record = FaultRecord(lambda seed: env)

@@ -122,6 +122,8 @@ def test_integers_of_another_dtype_are_written_as_they_are_or_refused(shape: tup
     good = [np.full(shape, number, given) for number in (5, 100, 127)]
     bad = [*good[:2], np.full(shape, 200, given)]
     one_by_one, at_once = writer_of(space), block_writer_of(space)
+    writer: Any
+    observations: Any
 
     for _ in range(2):
         for writer, observations in ((one_by_one, good), (at_once, np.stack(good))):

@@ -160,6 +160,7 @@ def test_a_batch_of_a_vector_env_may_begin_with_what_is_not_read() -> None:
     for wrong in ({"goal": batch["goal"]}, {"where": 0.5}, ()):
         with pytest.raises(BadObservation, match="'where'"):
             policy.act_batch(wrong)
+    nothing: Any
     for nothing in ([], {"goal": (), "where": batch["where"][:0]}):
         with pytest.raises(ValueError, match="there is no observation"):
             policy.act_batch(nothing)
