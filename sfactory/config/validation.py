@@ -255,6 +255,17 @@ def _rest_of_a_round(config: Config) -> str | None:
     )
 
 
+def _no_best(config: Config) -> str | None:
+    """Why no best policy is saved, if training ends before the first could be."""
+    limit, after = config.run.most_env_steps(config.frames_per_step), config.checkpoint.save_best_after
+    if after <= limit:
+        return None
+    return (
+        f"a best policy is saved from save_best_after ({after}) env steps on, and training ends after {limit}: none "
+        "is saved; --save_best_after=0 saves one from the start"
+    )
+
+
 _WARNINGS = (
     Rule(
         ("batch_size", "num_batches_per_epoch", "num_workers", "num_envs_per_worker", "rollout", *WAITING),
@@ -288,6 +299,10 @@ _WARNINGS = (
         ),
         "{lr_schedule} keeps rates within lr_adaptive_min ({lr_adaptive_min}) and lr_adaptive_max ({lr_adaptive_max}), "
         "and begins at the nearer one",
+    ),
+    *(
+        Rule((name, "save_best_after", "train_for_env_steps", "train_for_frames"), _no_best, idle=True)
+        for name in ("save_best_metric", "save_best_every_sec")
     ),
     # Not refused, since published commands of Sample Factory have them.
     *idle_unless(("gae_lambda",), "with_vtrace", operator.not_, False),

@@ -186,9 +186,11 @@ def _load(
     loaded = directory.load_to_resume(kind)
     if loaded is None:
         if directory.holds_any():
+            first = assigned("save_best_after", config.checkpoint.save_best_after)
+            when = f" (the first is saved after {first} env steps)" if kind == "best" else ""
             raise CheckpointError(
-                f"--load_checkpoint_kind={kind}: {directory.path} holds no {kind} checkpoint, but others; resume from "
-                "them with another --load_checkpoint_kind, or start over with --restart_behavior=restart"
+                f"--load_checkpoint_kind={kind}: {directory.path} holds no {kind} checkpoint, but others{when}; resume "
+                "from them with another --load_checkpoint_kind, or start over with --restart_behavior=restart"
             )
         return None
     if kind != wanted:

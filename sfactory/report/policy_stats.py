@@ -75,7 +75,8 @@ class PolicyStats:
             consequence = "no best policy is saved until one does"
         return (
             f"save_best_metric={metric}: none of the first {self.episodes.episodes} episodes reported it "
-            f"(env reports: {', '.join([REWARD, *self.extras.names])}); {consequence}"
+            f"(env reports: {', '.join([f'{REWARD} (the return)', *self.extras.names])}; eval_return is the return of "
+            f"evaluations); {consequence}"
         )
 
     def add_learning(self, report: TrainStats | LearnerTimes) -> None:

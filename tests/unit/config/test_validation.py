@@ -280,6 +280,8 @@ def test_a_flag_that_is_wrong_by_itself_suspends_its_rules() -> None:
         ({**PBT, "train_for_frames": 4_000_000, "env_frameskip": 4}, "training ends after 1000000: "),
         ({**PBT, "num_policies": 2, "policy_mapping": "red_*=0,blue_*=1"}, "copy one that has learned another task"),
         ({**PBT, "train_for_env_steps": 5, "pbt_start_mutation": 5}, "--pbt_start_mutation=1 "),
+        ({"save_best_metric": "reward", "train_for_env_steps": 99_999}, "--save_best_after=0"),
+        ({"save_best_every_sec": 1.0, "train_for_frames": 40, "env_frameskip": 4}, "training ends after 10: "),
         ({}, None),
         (PBT, None),
         ({**PBT, "policy_mapping": "agent"}, None),
@@ -296,6 +298,8 @@ def test_a_flag_that_is_wrong_by_itself_suspends_its_rules() -> None:
         ({"learning_rate": 0.05}, None),
         ({"learning_rate": 0.01, "lr_schedule": "kl_adaptive_epoch"}, None),
         ({"rnn_size": 256, "rnn_type": "lstm", "recurrence": 1, "use_rnn": True}, None),
+        ({"save_best_metric": "reward", "train_for_env_steps": 100_000}, None),
+        ({"save_best_metric": "reward", "save_best_after": 0, "train_for_env_steps": 5}, None),
     ],
 )
 def test_unusual_settings_give_one_warning_and_others_none(values: dict[str, Any], expected: str | None) -> None:

@@ -341,7 +341,10 @@ def test_best_metric_is_the_return_or_an_extra_statistic(
 
 @pytest.mark.parametrize(
     ("metric", "words", "before", "after"),
-    [("kills", "save_best_metric=kills: .*reward, coins", None, 2.5), ("true_objective", "highest return", 4.0, 4.0)],
+    [
+        ("kills", "save_best_metric=kills: .*reward .the return., coins; eval_return is", None, 2.5),
+        ("true_objective", "highest return", 4.0, 4.0),
+    ],
 )
 def test_best_metric_that_is_not_reported_is_logged_once(
     metric: str, words: str, before: float | None, after: float, caplog: pytest.LogCaptureFixture
