@@ -190,7 +190,9 @@ class Observers:
         """Call ``on_report`` for a row that was written; answers to the ``last`` one have no effect."""
         for name, observer in list(self._observers.items()):
             answer = self._call(name, "on_report", partial(_wants_to_continue, observer, row))
-            self.enough = self.enough or (answer is False and not last)
+            if answer is False and not last and not self.enough:
+                _log.info("observer %s ended the run: on_report() returned False", name)
+                self.enough = True
 
     def on_video(self, path: Path, env_steps: int) -> None:
         """Call ``on_video``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import signal
 import time
@@ -74,7 +75,10 @@ def test_all_observers_are_called_in_order_and_every_method_is_optional() -> Non
     ("answer", "last", "over"),
     [(None, False, False), (True, False, False), (False, False, True), (np.False_, False, True), (False, True, False)],
 )
-def test_an_answer_to_a_report_ends_the_session_unless_it_is_the_last_one(answer: Any, last: bool, over: bool) -> None:
+def test_an_answer_to_a_report_ends_the_session_unless_it_is_the_last_one(
+    answer: Any, last: bool, over: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     answering = recording(answer=answer)
     observers = Observers({"a:Recording": answering, "a:Silent": Observer()})
     observers.begin(FACTS)
@@ -83,6 +87,7 @@ def test_an_answer_to_a_report_ends_the_session_unless_it_is_the_last_one(answer
 
     answering.on_report.assert_called_once_with({"env_steps": 10, "perf/fps": None})
     assert (observers.over, observers.enough) == (over, over)
+    assert caplog.messages == ["observer a:Recording ended the run: on_report() returned False"] * over
     assert observers.end(DONE) == dataclasses.replace(DONE, stopped_early=over)
 
 
