@@ -75,7 +75,9 @@ def _run_dir(name: str, train_dir: Path, named: str) -> Path:
         if folder.is_dir():
             return folder
     near = did_you_mean(name, [path.name for path in train_dir.glob("*") if path.is_dir()])
-    raise ConfigError([f"{named}: there is no such run, neither {train_dir / name} nor {Path(name).absolute()}{near}"])
+    kinds = "; of RUN:POLICY:KIND, KIND is latest, best or milestone" if ":" in name else ""
+    missing = f"there is no such run, neither {train_dir / name} nor {Path(name).absolute()}"
+    raise ConfigError([f"{named}: {missing}{near}{kinds}"])
 
 
 def _misfit(chosen: Mapping[str, Tensor], shapes: Shapes, wanted: tuple[str, ...], settings: Path) -> str:

@@ -111,7 +111,11 @@ def _contestants(run: str, config: MatchConfig) -> Iterator[Contestant]:
         raise ConfigError([f"{shown(run)!r}: must be the name of a run, RUN:POLICY:KIND or RUN:POLICY:STEPS"])
     folder = next((path for path in (Path(config.train_dir) / form[1], Path(form[1])) if path.is_dir()), None)
     if folder is None:
-        raise ConfigError([f"there is no run {shown(form[1])!r}, neither in {config.train_dir} nor as a folder"])
+        kinds = (
+            "; of RUN:POLICY:KIND, KIND is latest, best, milestone or a number of env steps" if ":" in form[1] else ""
+        )
+        where = f"neither in {config.train_dir} nor as a folder"
+        raise ConfigError([f"there is no run {shown(form[1])!r}, {where}{kinds}"])
     policy, kind = int(form[2] or 0), form[3] or "latest"
     wanted = PolicyFlags(
         experiment=folder.resolve().name,

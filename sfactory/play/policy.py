@@ -11,7 +11,7 @@ import secrets
 from functools import reduce
 from operator import getitem
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import gymnasium.spaces as spaces
 import numpy as np
@@ -225,7 +225,7 @@ def load(
 
     Raises:
         RunDirError, CheckpointError: there is no such run or checkpoint, it is damaged, or of an older version.
-        ConfigError: the files name code, and trust_run_dir is False; or there is no such policy.
+        ConfigError: the files name code, and trust_run_dir is False; or there is no such policy or kind.
     """
     return Policy(find_saved(path, policy, kind, trust_run_dir), seed)
 
@@ -234,6 +234,8 @@ def find_saved(
     path: str | Path | RunResult, policy: int = 0, kind: Kind = "latest", trust_run_dir: bool = False
 ) -> SavedPolicy:
     """What a path leads to, as ``load`` takes it. Raises as ``load``."""
+    if kind not in get_args(Kind):
+        raise ConfigError([f"kind={kind!r}: must be one of {', '.join(get_args(Kind))}"])
     if isinstance(path, RunResult):  # this program has named, or trusted, all code of the run
         path, trust_run_dir = path.run_dir, True
     path = Path(path).expanduser()

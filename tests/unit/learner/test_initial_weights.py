@@ -110,6 +110,7 @@ def test_weights_that_do_not_fit_are_refused_by_name_with_the_parts_that_do(sour
         ("odl:1", "there is no such run.*did you mean.*old"),
         ("old", "checkpoint_p0 holds no latest"),
         ("old:1:best", "no best"),
+        ("old:1:Best", "there is no such run.*; of RUN:POLICY:KIND, KIND is latest, best or milestone$"),
     ],
 )
 def test_run_or_checkpoint_that_there_is_not_is_refused(source: Trainer, tmp_path: Path, name: str, words: str) -> None:

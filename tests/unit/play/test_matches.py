@@ -37,6 +37,8 @@ def test_runs_of_an_env_with_other_settings_are_named_once(
     [
         ("one:0:best", "; for its newest: one:0:latest"),
         ("one:3", "one:3: {folder}/one holds policy 0 alone"),
+        ("one:0:Best", "there is no run 'one:0:Best', neither"),
+        ("one:0:Best", "of RUN:POLICY:KIND, KIND is latest, best, milestone or a number of env steps"),
         ("nothing", "nothing: there is no such run: {folder}/nothing/config.json is missing"),
     ],
 )

@@ -312,6 +312,7 @@ def test_advice_on_another_policy_or_checkpoint_is_given_as_arguments() -> None:
 
     cases: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"kind": "best"}, CheckpointError, r'; for its newest: kind="latest"$'),
+        ({"kind": "Best"}, ConfigError, "^kind='Best': must be one of latest, best, milestone$"),
         ({"policy": 3}, ConfigError, "^policy=3: .* holds policy 0 alone$"),
         ({"path": "train_dir/nothing"}, RunDirError, "^train_dir/nothing: there is no such run"),
     ]
