@@ -5,6 +5,7 @@ No process is started and no shared memory is allocated; the env is made only if
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import secrets
@@ -34,7 +35,7 @@ from sfactory.play.action_chooser import ActionChooser
 from sfactory.play.rendering import AnyEnv
 from sfactory.seeds import ENV_SEED_BITS
 from sfactory.spec import LAST_ACTION, LAST_REWARD, OBS_KEY, EnvSpec, key_of, leaves
-from sfactory.tensor_spec import MASK_KEY
+from sfactory.tensor_spec import MASK_KEY, TensorSpec
 
 Space = spaces.Space[Any]
 
@@ -94,8 +95,10 @@ class Policy:
         except (AssertionError, KeyError, ValueError) as error:
             raise CheckpointError(f"{saved.checkpoint} does not hold the spaces of an env: {named(error)}") from error
         self._choosers: dict[tuple[int, bool], ActionChooser] = {}
-        read = [path for path, _ in leaves(self._observed) if key_of(path, OBS_KEY) in dict(spec.obs)]
-        self._counted = read[0]  # where batches are counted; other leaves may be anything, as texts are
+        found, of_model = [path for path, _ in leaves(self._observed)], dict(spec.obs)
+        # Other leaves may be anything, as texts are; batches are counted in the first.
+        self._leaves = {path: of_model[key_of(path, OBS_KEY)] for path in found if key_of(path, OBS_KEY) in of_model}
+        self._counted = next(iter(self._leaves))
 
     def act(
         self, obs: Any, state: PolicyState | None = None, *, deterministic: bool = False
@@ -105,7 +108,10 @@ class Policy:
         state: what the last call returned; None at the start of an episode. deterministic: the most probable action
         instead of a random one. Raises BadObservation if ``obs`` is not of ``observation_space``.
         """
-        actions, state = self.act_batch([obs], state, deterministic=deterministic)
+        try:
+            actions, state = self._chosen([obs], state, None, deterministic)
+        except BadObservation as error:
+            raise self._explained(error, [obs]) from None
         return actions[0], state
 
     def act_batch(
@@ -121,17 +127,22 @@ class Policy:
         observations: a list of B, for which a list of actions is returned, or a batch as a vector env gives it ([B,
         ...], or a Dict or tuple of these), for which a batch is. first: [B] bool - which begin an episode.
         """
-        chooser, shown, memory, previous = self._read(observations, state, first)
-        chosen = chooser.choose(shown, memory, previous, deterministic)
-        return chosen.actions, PolicyState(chosen.state, None, previous, chosen.rows)
+        try:
+            return self._chosen(observations, state, first, deterministic)
+        except BadObservation as error:
+            raise self._explained(error, observations, may_be_one=True) from None
 
     def forward(
         self, observations: Any, state: PolicyState | None = None, *, first: npt.ArrayLike | None = None
     ) -> PolicyOutput:
         """What the network says of B observations, of which it chooses no action; arguments as in ``act_batch``."""
-        chooser, shown, memory, previous = self._read(observations, state, first)
+        try:
+            chooser, shown, memory, previous = self._read(observations, state, first)
+            obs = chooser.read(shown, previous)
+        except BadObservation as error:
+            raise self._explained(error, observations, may_be_one=True) from None
         with OwnTorchState(), torch.no_grad():  # inference tensors could be no target of a gradient
-            params, values, memory = self._model.forward(chooser.read(shown, previous), memory)
+            params, values, memory = self._model.forward(obs, memory)
         heads = self._spec.actions
         pieces = torch.split(params, [num_params((head,)) for head in heads], dim=-1)
         parameters = {head.key: piece for head, piece in zip(heads, pieces, strict=True)}
@@ -150,6 +161,13 @@ class Policy:
         if factory.makes_vectors:
             seed = env_kwargs.pop("seed", seed)
         return dataclasses.replace(factory, kwargs={**factory.kwargs, **env_kwargs}).either(render_mode, seed)
+
+    def _chosen(
+        self, observations: Any, state: PolicyState | None, first: npt.ArrayLike | None, deterministic: bool
+    ) -> tuple[Any, PolicyState]:
+        chooser, shown, memory, previous = self._read(observations, state, first)
+        chosen = chooser.choose(shown, memory, previous, deterministic)
+        return chosen.actions, PolicyState(chosen.state, None, previous, chosen.rows)
 
     def _read(
         self, observations: Any, state: PolicyState | None, first: npt.ArrayLike | None
@@ -175,6 +193,38 @@ class Policy:
         except (LookupError, TypeError) as error:
             key = key_of(self._counted, OBS_KEY)
             raise BadObservation(f"the batch has no observations {key!r} of several rows ({named(error)})") from error
+
+    def _explained(self, error: BadObservation, observations: Any, may_be_one: bool = False) -> BadObservation:
+        """What is wrong with the shapes that a program gave, in place of ``error``, which is of envs; else ``error``.
+
+        may_be_one: ``observations`` may be a single one, which ``act`` takes.
+        """
+        if may_be_one and self._rows_of(shown := self._shown(observations)) == ():
+            return BadObservation("this is one observation: give it to act, or as [obs] to act_batch and forward")
+        in_batches = not isinstance(observations, list)
+        for each in [observations] if in_batches else observations:
+            rows = self._rows_of(shown := self._shown(each))
+            if rows and not in_batches:
+                return BadObservation(f"this is a batch of {rows[0]} observations: give it to act_batch")
+            if rows is None and in_batches:
+                with contextlib.suppress(Exception):  # as below
+                    rows = np.shape(reduce(getitem, self._counted, shown))[:1]
+            for path, leaf in self._leaves.items():
+                if flaw := _flaw(shown, path, leaf, rows or ()):
+                    return BadObservation(f"observation {key_of(path, OBS_KEY)!r} {flaw}")
+        return error
+
+    def _rows_of(self, shown: Any) -> tuple[int, ...] | None:
+        """(B,) if all that is read has the shapes of a batch of B, () if those of one observation; else None."""
+        found = set[tuple[int, ...] | None]()
+        for path, leaf in self._leaves.items():
+            try:
+                shape = np.shape(reduce(getitem, path, shown))
+            except Exception:  # objects of a program may raise anything when they are read
+                return None
+            rows = shape[: len(shape) - len(leaf.shape)]
+            found.add(rows if len(rows) <= 1 and shape == (*rows, *leaf.shape) else None)
+        return found.pop() if len(found) == 1 else None
 
     def _before(self, state: PolicyState | None, size: int, begins: npt.NDArray[np.bool_]) -> PreviousSteps | None:
         """The last actions and rewards, for a policy that reads them. The state stays as it is."""
@@ -206,6 +256,19 @@ class Policy:
             return obs
         masked = isinstance(obs, dict) and MASK_KEY in obs
         return {kind: obs, MASK_KEY: {kind: obs[MASK_KEY]}} if masked else {kind: obs}
+
+
+def _flaw(shown: Any, path: tuple[object, ...], leaf: TensorSpec, rows: tuple[int, ...]) -> str:
+    """How what is at ``path`` of one observation, or of a batch of (B,) ``rows``, differs from that of training."""
+    try:
+        array = np.asarray(reduce(getitem, path, shown))
+    except Exception as error:  # objects of a program may raise anything when they are read
+        return f"is missing or no array: {named(error)}"
+    if array.shape == (*rows, *leaf.shape) and np.can_cast(array.dtype, leaf.dtype, "same_kind"):
+        return ""
+    each = f" in each of {rows[0]} rows" if rows else ""
+    here = f"has shape {array.shape} and dtype {array.dtype}"
+    return f"{here}, and the policy was trained with {leaf.shape} and {leaf.dtype}{each}"
 
 
 def load(

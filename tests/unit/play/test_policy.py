@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,32 @@ def test_a_batch_of_a_vector_env_may_begin_with_what_is_not_read() -> None:
     for nothing in ([], {"goal": (), "where": batch["where"][:0]}):
         with pytest.raises(ValueError, match="there is no observation"):
             policy.act_batch(nothing)
+
+
+def test_observations_that_do_not_fit_are_answered_with_what_fits() -> None:
+    saved_run(EnvSpec.of_spaces(POINT, TREE), {"encoder_mlp_layers": (8,)})
+    saved_run(EnvSpec.of_spaces(spaces.Dict(at=POINT, kind=spaces.Discrete(3)), TREE), {}, "tree")
+    policy, of_tree = sfactory.load("train_dir/run"), sfactory.load("train_dir/tree")
+    one, batch = np.zeros(3), np.zeros((4, 3))
+
+    cases: list[tuple[Callable[[Any], object], Any, str]] = [
+        (policy.act, batch, "^this is a batch of 4 observations: give it to act_batch$"),
+        (policy.act_batch, [batch], "^this is a batch of 4 observations: give it to act_batch$"),
+        (of_tree.act, {"at": batch, "kind": [0] * 4}, "^this is a batch of 4 observations: give it to act_batch$"),
+        (policy.act_batch, one, "^this is one observation: give it to act, or "),
+        (policy.act_batch, one.tolist(), "^this is one observation: give it to act, or "),
+        (policy.forward, one, "^this is one observation: give it to act, or "),
+        (of_tree.act_batch, {"at": one, "kind": 0}, "^this is one observation: give it to act, or "),
+        (policy.act, np.zeros(5), r"'obs' has shape \(5,\) .* the policy was trained with \(3,\) and float32$"),
+        (policy.act, 0.0, r"'obs' has shape \(\) .* the policy was trained with \(3,\) and float32$"),
+        (policy.act_batch, np.zeros((2, 5)), r" has shape \(2, 5\) .* \(3,\) and float32 in each of 2 rows$"),
+        (of_tree.act_batch, {"at": batch, "kind": [0]}, r"'kind' has shape \(1,\) .* in each of 4 rows$"),
+        (of_tree.act, {"kind": 0}, "'at' is missing or no array: KeyError"),
+    ]
+    for function, given, text in cases:
+        with pytest.raises(BadObservation, match=text) as caught:
+            function(given)
+        assert "env" not in str(caught.value)
 
 
 def test_the_network_says_what_it_acts_by() -> None:
