@@ -157,7 +157,9 @@ def evaluate(
         run = {"experiment": "run", "trust_run_dir": trusted, "eval_deterministic": deterministic}
         config = read_evaluate_line(words_of({**given, **run}))
         with _restored_process():
-            return EvaluationPlan.of(saved, config).run()
+            found = EvaluationPlan.of(saved, config).run()
+            found.warn()
+            return found
 
 
 @contextlib.contextmanager

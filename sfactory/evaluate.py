@@ -72,6 +72,7 @@ def _evaluate(config: EvaluateConfig) -> str:
             raise CheckpointError(f"no checkpoint of {config.experiment} can be loaded, see the warnings")
         best = max(found, key=lambda each: -math.inf if math.isnan(each.mean) else each.mean)
         others = {"checkpoints": [_in_short(each.summary()) for each in found]}
+    best.warn()
     if config.csv:
         best.write_csv(config.csv)
     return json.dumps({**best.summary(), **others}, allow_nan=False)

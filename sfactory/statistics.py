@@ -5,7 +5,7 @@ Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ Statistic = Callable[[Array], Array]  # of the last axis
 
 RESAMPLES = 10_000
 _PERCENTILES = (2.5, 97.5)
+_ENOUGH_EPISODES = 10
 _MOST_NUMBERS = 4_000_000  # of resamples in memory at a time
 
 
@@ -67,3 +68,16 @@ def probability_of_improvement(values: npt.ArrayLike, others: npt.ArrayLike) -> 
     """
     differences = np.asarray(values, np.float64)[:, None] - np.asarray(others, np.float64)
     return float(np.mean(np.sign(differences) + 1) / 2)
+
+
+def sum_to_zero(team: npt.ArrayLike, each: Iterable[npt.ArrayLike]) -> bool:
+    """Whether the returns of all agents sum to 0 in each of enough episodes, although agents have earned something.
+
+    team: [N] - the sum of each episode. each: the returns of single agents, of any shapes.
+    """
+    sums = np.asarray(team, np.float64)
+    return sums.size >= _ENOUGH_EPISODES and _is_zero(sums) and not all(map(_is_zero, each))
+
+
+def _is_zero(returns: npt.ArrayLike) -> bool:
+    return np.allclose(np.asarray(returns, np.float64), 0.0, atol=1e-6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +19,9 @@ from sfactory import atomic
 from sfactory.errors import CannotSaveError
 from sfactory.experiment.summary import finite
 from sfactory.play.player import Episode, result_of, returns_of
-from sfactory.statistics import Array, bootstrap_interval, interquartile_mean
+from sfactory.statistics import Array, bootstrap_interval, interquartile_mean, sum_to_zero
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,17 @@ class Evaluation:
     def mean_interval(self) -> tuple[float, float]:
         """The 95% bootstrap interval of the mean."""
         return bootstrap_interval(self.returns, statistic=_mean)
+
+    def warn(self) -> None:
+        """Log a warning if the returns say nothing of the policy, because it has played against itself."""
+        stats = [episode.stats for episode in self.episodes]
+        team = [each.get("team_return", math.nan) for each in stats]
+        of_agents = [[value for name, value in each.items() if name.startswith("return/")] for each in stats]
+        if np.allclose(self.returns, 0.0, atol=1e-6) and sum_to_zero(team, of_agents):
+            _log.warning(
+                "the returns of all agents sum to 0 in each episode, and one policy plays all of them: its mean return "
+                "is 0 however good it is; python -m sfactory.match compares policies"
+            )
 
     def summary(self) -> dict[str, Any]:
         """What JSON holds: ``played``, and the numbers. Those that are not finite are None."""

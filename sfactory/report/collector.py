@@ -32,7 +32,7 @@ from sfactory.messages import (
 from sfactory.pbt.ranking import REWARD
 from sfactory.report.episode_stats import Best, EpisodeStats, Throughput
 from sfactory.report.eval_results import EvaluationReports
-from sfactory.report.policy_stats import Earlier, PolicyStats, missing_metrics
+from sfactory.report.policy_stats import Earlier, PolicyStats, metric_warnings, plays_itself
 from sfactory.report.progress import Progress
 from sfactory.report.scalars import Row, counter_scalars, env_faults, memory_of_run, sb3_scalars
 from sfactory.shared.channel import Channel
@@ -62,7 +62,7 @@ class ReportCollector:
         self._resumed = resumed or Resumed()
         stats_avg, best_metric = config.report.stats_avg, config.checkpoint.episode_metric
         policies = config.population.num_policies
-        self._all = PolicyStats(stats_avg, best_metric, Earlier.of_all(self._resumed))
+        self._all = PolicyStats(stats_avg, best_metric, Earlier.of_all(self._resumed), plays_itself(config))
         of_each = Earlier.of_each(self._resumed, policies)
         self._by_policy = [PolicyStats(stats_avg, best_metric, each) for each in of_each] if policies > 1 else []
         self._each = self._by_policy or [self._all]  # with one policy both are the same
@@ -148,10 +148,10 @@ class ReportCollector:
             return {policy: stats.full_mean(name) for policy, stats in enumerate(self._each)}
 
     def check_best_metric(self) -> None:
-        """Warn, once, if episodes do not report save_best_metric; returns take the place of a true objective."""
+        """Warn, once, if save_best_metric is not reported (returns replace a true objective) or says nothing."""
         with self._lock:
-            missing = missing_metrics(self._all, self._by_policy, self._learning)
-        for text in missing:
+            warnings = metric_warnings(self._all, self._by_policy, self._learning)
+        for text in warnings:
             _log.warning("%s", text)
 
     def best_metric_means(self) -> list[float | None]:

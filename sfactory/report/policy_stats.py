@@ -7,12 +7,15 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+from sfactory.config.schema import Config
 from sfactory.experiment.resume import Resumed
+from sfactory.layout import choose_mapping
 from sfactory.messages import TRUE_OBJECTIVE, EpisodesDone, LearnerTimes, TrainStats
 from sfactory.pbt.ranking import LENGTH, REWARD
 from sfactory.report.episode_stats import Best, EpisodeStats, ExtraStats, Window
 from sfactory.report.scalars import Row, train_scalars, window_scalars
 from sfactory.shared.timing_stats import LagStats
+from sfactory.statistics import sum_to_zero
 
 _TIMES = tuple(name for name in LearnerTimes._fields if name != "policy")
 
@@ -40,8 +43,15 @@ class Earlier(NamedTuple):
 class PolicyStats:
     """Episodes and updates of this session. last: the learner's newest report."""
 
-    def __init__(self, stats_avg: int, best_metric: str, earlier: Earlier = Earlier()) -> None:  # noqa: B008 - is constant
-        """best_metric: the flag save_best_metric. earlier: before this session."""
+    def __init__(
+        self,
+        stats_avg: int,
+        best_metric: str,
+        earlier: Earlier = Earlier(),  # noqa: B008 - is constant
+        plays_itself: bool = False,
+    ) -> None:
+        """best_metric: the flag save_best_metric. earlier: before this session. plays_itself: see ``plays_itself``."""
+        self._plays_itself = plays_itself
         self._stats_avg, self._best_metric, self._earlier = stats_avg, best_metric, earlier
         self._metric_is_known, self._metric_is_due = best_metric == REWARD, False
         self.episodes, self.extras = EpisodeStats(stats_avg), ExtraStats(stats_avg)
@@ -77,6 +87,20 @@ class PolicyStats:
             f"save_best_metric={metric}: none of the first {self.episodes.episodes} episodes reported it "
             f"(env reports: {', '.join([f'{REWARD} (the return)', *self.extras.names])}; eval_return is the return of "
             f"evaluations); {consequence}"
+        )
+
+    def equal_returns(self) -> str | None:
+        """A warning, once, if the return is 0 for every policy that plays all agents of an env."""
+        if not self._plays_itself or self._best_metric != REWARD or (team := self.extras.window("team_return")) is None:
+            return None
+        each = [window.values for name, window in self.extras.windows().items() if name.startswith("return/")]
+        if not sum_to_zero(team.values, each):
+            return None
+        self._plays_itself = False  # it is said
+        return (
+            f"save_best_metric={REWARD}: the returns of all agents sum to 0 in each episode, and one policy plays all "
+            "of them: no policy is better than another by that, neither for the best checkpoint nor for a population; "
+            "python -m sfactory.match compares policies"
         )
 
     def add_learning(self, report: TrainStats | LearnerTimes) -> None:
@@ -149,10 +173,20 @@ class PolicyStats:
         return row | train_scalars(self.last) | self._times
 
 
-def missing_metrics(together: PolicyStats, each: Sequence[PolicyStats], learning: Collection[int]) -> list[str]:
-    """Texts of ``missing_metric``: of all policies ``together``, or, if another reports it, of each one that learns."""
+def plays_itself(config: Config) -> bool:
+    """Whether one policy plays all agents of an env in every episode."""
+    population = config.population
+    alone = population.num_policies == 1 or choose_mapping(population, 1, agents=2) in ("split", "env")
+    return alone and not population.opponent_pool
+
+
+def metric_warnings(together: PolicyStats, each: Sequence[PolicyStats], learning: Collection[int]) -> list[str]:
+    """New warnings: ``equal_returns``, and ``missing_metric`` of all policies ``together``, or, if another reports it,
+    of each one that learns."""
     of_all, *texts = [stats.missing_metric() for stats in (together, *each)]
     if of_all is not None:
         return [of_all]
     named = {policy: texts[policy] for policy in learning if together.has_metric}
-    return [f"policy {policy}: {text}" for policy, text in named.items() if text is not None]
+    equal = together.equal_returns()
+    missing = [f"policy {policy}: {text}" for policy, text in named.items() if text is not None]
+    return missing if equal is None else [*missing, equal]

@@ -96,3 +96,26 @@ def test_an_episode_in_which_no_agent_acted_has_no_part_in_returns() -> None:
     assert (found["episode_return_mean"], found["true_objective_mean"], found["episode_return_iqm"]) == (2.0, 2.0, 2.0)
     assert (found["episode_return_min"], found["episode_return_max"]) == (1.0, 3.0)
     assert Evaluation({}, (Episode(math.nan, 5, {}),)).summary()["episode_return_mean"] is None
+
+
+@pytest.mark.parametrize(
+    ("returns", "of_agents", "words"),
+    [
+        ([0.0] * 10, (1.0, -1.0), "sfactory.match"),
+        ([0.0] * 9, (1.0, -1.0), None),  # too few
+        ([0.0] * 10, (0.0, 0.0), None),  # nothing was earned
+        ([0.5] * 10, (0.5, -0.5), None),  # another policy plays the second agent
+        ([0.0] * 10, (1.0, -0.5), None),
+    ],
+)
+def test_returns_of_a_policy_that_plays_both_sides_of_a_zero_sum_game_get_a_warning(
+    returns: list[float], of_agents: tuple[float, float], words: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    red, blue = of_agents
+    stats = {"team_return": red + blue, "return/red": red, "return/blue": blue}
+
+    Evaluation({}, tuple(Episode(each, 5, stats) for each in returns)).warn()
+    Evaluation({}, tuple(Episode(each, 5, {}) for each in returns)).warn()  # of one agent
+
+    assert len(caplog.messages) == (words is not None)
+    assert all(words in message for message in caplog.messages if words)

@@ -63,11 +63,14 @@ class Source:
         policies: int = 1,
         resumed: Resumed | None = None,
         train_policies: tuple[int, ...] = (),
+        stats_avg: int = 4,
+        **population: Any,
     ) -> None:
         config = dataclasses.replace(
             CONFIG,
+            report=ReportConfig(stats_avg=stats_avg),
             checkpoint=CheckpointConfig(save_best_metric=save_best_metric),
-            population=PopulationConfig(num_policies=policies, train_policies=train_policies),
+            population=PopulationConfig(num_policies=policies, train_policies=train_policies, **population),
         )
         self.inbox: Channel[ToMain] = Channel("sf-main", TO_MAIN, 64, MAX_REPORT_BYTES)
         learners = [f"sf-learner-{policy}" for policy in range(policies)]
@@ -401,6 +404,36 @@ def test_best_metric_that_no_policy_reports_is_logged_once_for_all(caplog: pytes
 
     (message,) = caplog.messages
     assert message.startswith("save_best_metric=red_score: none of the first 8 episodes reported it")
+
+
+@pytest.mark.parametrize(
+    ("flags", "team", "warned"),
+    [
+        ({}, 0.0, True),
+        ({"policies": 2, "policy_mapping": "env"}, 0.0, True),
+        ({"policies": 2}, 0.0, False),  # each agent has a policy of its own
+        ({"opponent_pool": 4}, 0.0, False),
+        ({"save_best_metric": "kills"}, 0.0, False),
+        ({}, 0.5, False),
+    ],
+)
+def test_a_policy_that_plays_both_sides_of_a_zero_sum_game_is_warned_of_once(
+    flags: dict[str, Any], team: float, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = Source(**flags, stats_avg=10)
+    source.extras("kills", 1.0)
+    for name, value in (("team_return", team), ("return/red", 1.0), ("return/blue", -1.0)):
+        source.extras(name, *[value] * 9)
+    source.reports.poll()
+    source.reports.check_best_metric()
+    assert caplog.messages == []
+
+    source.extras("team_return", team)
+    for _ in range(3):
+        source.reports.poll()
+        source.reports.check_best_metric()
+
+    assert ["sfactory.match" in message for message in caplog.messages] == [True] * warned
 
 
 def test_refused_statistics_and_too_many_names_are_one_warning_per_actor(
