@@ -100,7 +100,8 @@ def _lack_of_sizes(part: str, made: nn.Module) -> str:
                 value = operator.index(value)
                 setattr(made, size, value)
             except (AttributeError, TypeError):
-                return f"has no attribute {size}, which must be an int"
+                theirs = " (features_dim is Stable-Baselines3's name of it)" if hasattr(made, "features_dim") else ""
+                return f"has no attribute {size}, which must be an int{theirs if size == 'out_size' else ''}"
         if value < least:
             return f"has {size} = {value}, which must be at least {least}"
     lazy = next((name for name, weight in made.state_dict(keep_vars=True).items() if is_lazy(weight)), "")

@@ -342,6 +342,12 @@ class Sizeless(nn.Module):
         super().__init__()
 
 
+class Extractor(Sizeless):
+    """Says its size as Stable-Baselines3 asks for it."""
+
+    features_dim = 8
+
+
 class Lazy(nn.Module):
     """Finds its sizes with its first input."""
 
