@@ -373,8 +373,7 @@ def _origin(
     typed = (DEFAULT, COMMAND_LINE)
     blamed, *others = problem.flags
     if (source := sources[blamed]) not in typed:
-        advice = left_out(problem, blamed) if source.startswith(FAMILY) else ""
-        return f" (this value comes from: {source}{advice})"
+        return f" (this value comes from: {source}{left_out(problem, blamed)})"
     for name in others:
         if sources[name] not in (*typed, CONFIG_FILE) and (advice := left_out(problem, name)):
             return f" ({assigned(name, values[name])} comes from: {sources[name]}{advice})"

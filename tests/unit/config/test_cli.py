@@ -31,6 +31,7 @@ from sfactory.experiment.saved_policy import require_same_env
 from sfactory.system.cores import Cores
 from tests.support.command_line import PLAIN_ENV, read, refused
 from tests.support.networks import Attention
+from tests.support.source import ROOT
 
 RUN_DIR = Path("train_dir/old")
 
@@ -694,6 +695,28 @@ def test_refusing_a_default_of_an_env_family_names_what_leaves_it_out() -> None:
     mission = "--ignore_obs_keys mission comes from: env family minigrid; to leave it out: --ignore_obs_keys="
     assert found.endswith(f"leave this or --ignore_obs_keys out ({mission})")
     assert read(doors, "--flatten_obs=True", "--ignore_obs_keys=").config.wrappers.flatten_obs
+
+
+def test_refusing_a_value_of_a_config_file_names_what_leaves_it_out() -> None:
+    recipe = [PLAIN_ENV, f"--config={ROOT}/docs/examples/sb3_ppo.yaml", "--encoder=my_agent:Net"]
+    plain = ("--encoder_mlp_layers", "512", "512")
+
+    (found,) = refused(*recipe)
+
+    assert found.endswith(f"(this value comes from: config file; to leave it out: {' '.join(plain)})")
+    assert read(*recipe, *plain).config.model.encoder == "my_agent:Net"
+
+
+def test_refusing_a_value_of_an_earlier_start_names_what_leaves_it_out() -> None:
+    save_run(PLAIN_ENV, "--with_vtrace=True", "--replay_proportion=1", "--replay_slots=100")
+    changed = ["--experiment=old", "--with_vtrace=False"]
+
+    (found,) = refused(*changed)
+
+    assert found.endswith(
+        "(this value comes from: given at an earlier start; to leave it out: --replay_proportion=0.0)"
+    )
+    assert not read(*changed, "--replay_proportion=0.0").config.algo.with_vtrace
 
 
 def test_refusing_a_default_of_an_env_family_does_not_name_another_value_that_is_refused() -> None:
