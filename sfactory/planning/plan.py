@@ -360,4 +360,6 @@ def require_mapping(config: Config, plan: Plan) -> None:
         try:
             draw(env, 0, before)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise ConfigError([f"{flag} raised {named(error)}{raised_at(error)} for env {env}, episode 0"]) from error
+            form = "it is called as f(agent, episode, env) and returns the number of a policy"
+            found = f"{flag} raised {named(error)}{raised_at(error)} for env {env}, episode 0; {form}"
+            raise ConfigError([found]) from error

@@ -58,6 +58,10 @@ class battle(Meet):
     pass
 
 
+def who(agent, episode, env):
+    return int(agent.startswith("blue"))
+
+
 make_env = Corridor
 """,
     "my_agent.py": "\n\nclass Encoder(Residual):\n    pass\n\n\nclass Net(Residual):\n    pass\n",

@@ -12,6 +12,7 @@ from sfactory.config.resolve import Resolved
 from sfactory.env.factory import EnvFactory
 from sfactory.errors import ConfigError
 from sfactory.planning.agent_policies import kinds_of_policies, with_policies_of_kinds
+from sfactory.planning.plan import plan_sizes, require_mapping
 
 SPEC = EnvFactory("tests.support.unequal_agents:Unequal").agents().spec
 EQUAL = replace(SPEC, kinds=())
@@ -51,3 +52,17 @@ def test_a_policy_plays_agents_of_one_kind(flags: dict[str, Any], problem: str) 
         kinds_of_policies(with_policies_of_kinds(resolved(**flags), SPEC).config, SPEC)
 
     assert problem in str(error.value)
+
+
+def as_in_rllib(agent_id: str, episode: int, **kwargs: object) -> str:
+    """A mapping with the arguments of RLlib's."""
+    return "red"
+
+
+def test_a_mapping_of_another_form_is_answered_with_the_form() -> None:
+    config = config_of({"num_policies": 2, "policy_mapping": f"{__name__}:as_in_rllib"})
+
+    with pytest.raises(ConfigError, match="takes 2 positional arguments but 3 were given") as error:
+        require_mapping(config, plan_sizes(config, EQUAL))
+
+    assert str(error.value).endswith("; it is called as f(agent, episode, env) and returns the number of a policy")
