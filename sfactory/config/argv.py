@@ -90,7 +90,10 @@ def scan(argv: Sequence[str], flags: Mapping[str, Flag]) -> CommandLine:
 
 
 def say_arguments(line: CommandLine, env: str) -> None:
-    """Say of flags that do not exist, and are arguments of ``env``, how these are given; of one's own code may be."""
+    """Say of flags that do not exist, and are arguments of ``env``, how these are given; of one's own code may be.
+
+    Names that other trainers have are not taken for arguments of one's own code.
+    """
     name_of_env = env_name_of(env) if line.unknown and env else ""
     known = arguments_of(name_of_env) if name_of_env else set()
     is_own = ":" in name_of_env and find_family(name_of_env) is None
@@ -104,7 +107,7 @@ def say_arguments(line: CommandLine, env: str) -> None:
         kwargs = shlex.quote(json.dumps({name: value}, ensure_ascii=False))
         if name in known:
             line.problems[at] = f"--{name}: no flag, but an argument of {shown(env)}: --env_kwargs={shown(kwargs)}"
-        else:
+        elif not ancestor_hint(name, all_flags()):
             line.problems[at] += f"; arguments of {shown(env)} are given as --env_kwargs={shown(kwargs)}"
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from sfactory.config.ancestors import ancestor_hint, ancestors, entries
 from sfactory.config.argv import ALGO, CONFIG, PRINT_CONFIG
+from sfactory.config.commands import evaluate_flags, match_flags
 from sfactory.config.env_names import GYMNASIUM_IDS
 from sfactory.config.flags import all_flags, values_of
 from tests.support.command_line import PLAIN_ENV, read, refused
@@ -83,6 +84,8 @@ def test_documented_commands_of_sample_factory_are_read(words: str) -> None:
         ("--lr=1", "is RLlib's name; here it is --learning_rate"),
         ("--capture_video=True", "here it is --eval_video"),
         ("--hyperparams=x", "here it is --config"),
+        ("--env_wrapper=m:W", "is a function in a module: def shaped(env): return Shaped(env, scale=2)"),
+        ("--wrapper_kwargs={}", "here it is --wrapper. One with arguments is a function in a module: def shaped(env)"),
         ("--gym-id=CartPole-v1", "is CleanRL's name; here it is --env"),
         ("--net_arch=64", "is Stable-Baselines3's name; here it is --encoder_mlp_layers"),
         ("--net_arch=64", "behind a network of your own (--encoder) they are --decoder_mlp_layers"),
@@ -102,6 +105,22 @@ def test_a_known_name_of_another_trainer_is_answered_and_only_others_get_a_guess
     assert problem.startswith(word.partition("=")[0])
     assert answer in problem
     assert ("did you mean" in problem) == answer.startswith("unknown")
+
+
+@pytest.mark.parametrize("name", ["n_eval_episodes", "evaluation_num_episodes", "evaluation_duration"])
+def test_a_number_of_episodes_has_the_name_that_the_command_has_for_it(name: str) -> None:
+    answers = [ancestor_hint(name, known, "--") for known in (KNOWN, evaluate_flags, match_flags)]
+
+    here = [answer.partition("here it is ")[2].partition(".")[0] for answer in answers]
+    assert here == ["--eval_episodes", "--episodes", "--episodes"]
+
+
+@pytest.mark.parametrize(("word", "is_theirs"), [("--n_steps=64", True), ("--stick=64", False)])
+def test_a_name_of_another_trainer_is_not_taken_for_an_argument_of_an_own_env(word: str, is_theirs: bool) -> None:
+    problem, *_ = refused("--env=my_envs:Pick", word)
+
+    assert ("here it is --rollout" in problem) == is_theirs
+    assert ("arguments of my_envs:Pick are given as" in problem) == (not is_theirs)
 
 
 def test_every_flag_of_every_other_trainer_has_an_answer() -> None:
