@@ -77,6 +77,7 @@ def test_documented_commands_of_sample_factory_are_read(words: str) -> None:
         ("--count_steps_by=agent_steps", "there is no such flag here. A step of all agents counts as one"),
         ("--encoder_custom=x", "is Sample Factory v1's name; here it is --encoder"),
         ("--n_steps=5", "is Stable-Baselines3's name; here it is --rollout"),
+        ("--n_steps=2048", "32 environments with --rollout=64 --batch_size=64 --num_batches_per_epoch=32"),
         ("--total_timesteps=5", "is Stable-Baselines3's and CleanRL's name; here it is --train_for_env_steps"),
         ("--total-timesteps=5", "is Stable-Baselines3's and CleanRL's name; here it is --train_for_env_steps"),
         ("--track", "is Stable-Baselines3's and CleanRL's name; here it is --observers=wandb"),
