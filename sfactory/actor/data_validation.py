@@ -18,7 +18,6 @@ from sfactory.actor.env_batch import BaseBatch, reward_row
 from sfactory.actor.env_restarts import BadDataCounter
 from sfactory.env.conversion import (
     LARGEST_READ,
-    NO_LEGAL_ACTION,
     OF_VALUES,
     REWARD,
     BadObservation,
@@ -142,14 +141,9 @@ class DataValidator:
         return valid
 
     def _flaws(self, batch: BaseBatch) -> dict[int, Flaw]:
-        found = self._writer.flaws(batch.observations, batch.size)
-        unplayed, unvalued = set(batch.unplayed) if self._masks else set(), set(batch.unvalued)
-        flaws = {
-            row: flaw
-            for row, flaw in found.items()
-            if not (flaw.text == NO_LEGAL_ACTION and row in unplayed)
-            and not (flaw.text in OF_VALUES and row in unvalued)
-        } or found
+        found = self._writer.flaws(batch.observations, batch.size, set(batch.unplayed) if self._masks else ())
+        unvalued = set(batch.unvalued)
+        flaws = {row: flaw for row, flaw in found.items() if not (flaw.text in OF_VALUES and row in unvalued)} or found
         self._count(flaws)
         return flaws
 

@@ -156,6 +156,10 @@ class BaseBatch(abc.ABC):
         own = self._rows(env)
         return self.observations[own.start : own.stop]
 
+    def _inactive(self, env: int) -> Sequence[int]:
+        """Of the rows of an env, counted from its first, those that the env's last reset has left without a turn."""
+        return ()
+
     def _settle(self) -> None:  # noqa: B027 - only some batches have something to do
         """Called after envs were reset outside ``step``."""
 
@@ -236,7 +240,7 @@ class BaseBatch(abc.ABC):
 
     def _check_shown(self, env: int) -> None:
         """Raise BadObservation if the observations that the reset of ``env`` has shown are invalid."""
-        flaws = list(self._writer.flaws(self._shown(env), self._rows_per_env).values())
+        flaws = list(self._writer.flaws(self._shown(env), self._rows_per_env, self._inactive(env)).values())
         if flaws:
             raise BadObservation(f"after a reset {flaws[0]}")
 

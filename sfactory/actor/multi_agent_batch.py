@@ -282,6 +282,9 @@ class MultiAgentBatch(BaseBatch):
         if env not in self._fresh:
             self._fresh.append(env)
 
+    def _inactive(self, env: int) -> Sequence[int]:
+        return self.activities[env].inactive
+
     def _install(self, env: int, made: Any) -> None:
         super()._install(env, made)
         require_agents(made, self._names)

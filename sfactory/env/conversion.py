@@ -6,7 +6,7 @@ Writers are built once per split from the observation space, so that no step loo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextvars import Context
 from functools import reduce
 from operator import getitem
@@ -128,14 +128,17 @@ class ObsWriter:
             if misfit := self._misfit(obs, key, path, size):
                 raise BadObservation(f"{where}: observation {key!r} {misfit}")
 
-    def flaws(self, observations: Sequence[Any], size: int) -> dict[int, Flaw]:
-        """Find envs with an observation of wrong shape or dtype, or with a value that its space does not have. Slow."""
+    def flaws(self, observations: Sequence[Any], size: int, unplayed: Container[int] = ()) -> dict[int, Flaw]:
+        """Find envs with an observation of wrong shape or dtype, or with a value that its space does not have. Slow.
+
+        unplayed: envs in which no action is taken next, so that none need be legal.
+        """
         found: dict[int, Flaw] = {}
         for env, obs in enumerate(observations):
             for key, path in self._leaves:
                 text = self._misfit(obs, key, path) or value_flaw(reduce(getitem, path, obs), self._specs[key])
                 # An agent among several that may do nothing waits for its turn, unless the env says whose turn it is.
-                if text and not (text == NO_LEGAL_ACTION and self._may_wait):
+                if text and not (text == NO_LEGAL_ACTION and (self._may_wait or env in unplayed)):
                     found.setdefault(env, Flaw(key, text))
         return found
 
@@ -186,7 +189,7 @@ class BlockWriter(ObsWriter):
         """See ObsWriter."""
         self.check(observations, where, size)
 
-    def flaws(self, observations: Any, size: int) -> dict[int, Flaw]:
+    def flaws(self, observations: Any, size: int, unplayed: Container[int] = ()) -> dict[int, Flaw]:
         """See ObsWriter. A wrong shape or dtype is reported for all envs."""
         found: dict[int, Flaw] = {}
         for key, path in self._leaves:
@@ -194,7 +197,8 @@ class BlockWriter(ObsWriter):
                 return dict.fromkeys(range(size), Flaw(key, misfit))
             leaf = reduce(getitem, path, observations)
             for env in range(size):
-                if text := value_flaw(leaf[env], self._specs[key]):
+                text = value_flaw(leaf[env], self._specs[key])
+                if text and not (text == NO_LEGAL_ACTION and env in unplayed):
                     found.setdefault(env, Flaw(key, text))
         return found
 
