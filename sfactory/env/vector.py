@@ -16,6 +16,16 @@ from sfactory.config.env_families import find_family, versions_of
 from sfactory.config.schema import WrapperConfig
 from sfactory.errors import EnvError
 
+_MODE = "autoreset_mode"
+UNSAID_RESETS = (
+    'its metadata has no "autoreset_mode", so NEXT_STEP is assumed: the step after the end of an episode counts as its '
+    "reset, and is not learned from"
+)
+SAY_RESETS = (
+    'give its class metadata = {"autoreset_mode": AutoresetMode.SAME_STEP} (of gymnasium.vector) if the step that ends '
+    "an episode resets the env, or NEXT_STEP if the step after it does"
+)
+
 VectorEnv = gymnasium.vector.VectorEnv[Any, Any, Any]
 if TYPE_CHECKING:
     VectorWrapper = gymnasium.vector.VectorWrapper[Any, Any, Any]
@@ -54,7 +64,7 @@ def autoreset_mode(env: VectorEnv) -> AutoresetMode:
 
     Raises EnvError for DISABLED (the caller must reset) and for an unknown mode.
     """
-    value = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+    value = env.metadata.get(_MODE, AutoresetMode.NEXT_STEP)
     try:
         mode = AutoresetMode(value)
     except ValueError:
@@ -64,6 +74,11 @@ def autoreset_mode(env: VectorEnv) -> AutoresetMode:
     if mode is AutoresetMode.DISABLED:
         raise EnvError("it does not reset its envs (AutoresetMode.DISABLED); use another mode, preferably NEXT_STEP")
     return mode
+
+
+def says_when_it_resets(env: VectorEnv) -> bool:
+    """Whether the metadata of ``env`` have an autoreset mode."""
+    return _MODE in env.metadata
 
 
 def info_of(infos: Any, env: int, size: int) -> dict[str, Any]:

@@ -11,7 +11,14 @@ import numpy as np
 from sfactory.config.import_strings import described
 from sfactory.env.multi_agent import AgentsEnv, AgentsStep, AgentsWrapper, blank
 from sfactory.env.multi_agent_adapters import acts_in_turns
-from sfactory.env.vector import VectorEnv, VectorWrapper, single_spaces
+from sfactory.env.vector import (
+    SAY_RESETS,
+    UNSAID_RESETS,
+    VectorEnv,
+    VectorWrapper,
+    says_when_it_resets,
+    single_spaces,
+)
 from sfactory.errors import EnvError
 from sfactory.planning.env_findings import Broken, Inspector, ObsChecks
 from sfactory.spec import EnvSpec
@@ -80,11 +87,14 @@ class CheckedVector(VectorWrapper):
         self._inspector = inspector
         spec = spec_of(*single_spaces(env), inspector.obs_layout)
         self.checks = {"": ObsChecks(inspector, single_spaces(env)[0], spec, env.num_envs)}
+        self._resets_unsaid = not says_when_it_resets(env)
+        self._ended = np.zeros(env.num_envs, bool)  # with the last step
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin the first episodes."""
         given = self._inspector.call("reset", self.env.reset, seed=seed)
         observations, infos = self._inspector.parts(given, 2, "reset", "(observations, infos dict)") or (given, {})
+        self._ended[:] = False
         self.checks[""].look(observations)
         return observations, self._inspector.info(infos)
 
@@ -106,6 +116,11 @@ class CheckedVector(VectorWrapper):
             np.array([inspector.flag(name, flag) for flag in flags])
             for name, flags in zip(_FLAGS, arrays[1:], strict=True)
         ]
+        ended = over[0] | over[1]
+        if self._resets_unsaid and (self._ended & (ended | (rewards != 0))).any():
+            text = f"{inspector.where}: an env that the last step has ended is paid, or ends again; {UNSAID_RESETS}"
+            inspector.add("violation", "autoreset", text, SAY_RESETS)
+        self._ended = ended
         self.checks[""].look(parts[0], final=bool(np.any(over)))
         return parts[0], rewards, over[0], over[1], inspector.info(parts[4])
 

@@ -25,6 +25,7 @@ import numpy as np
 
 from sfactory.clock import Deadline
 from sfactory.env.factory import EnvFactory
+from sfactory.env.vector import SAY_RESETS, UNSAID_RESETS
 from sfactory.errors import EnvError, Passing, SFactoryError, named
 from sfactory.planning.env_checker import NUM_VECTOR_ENVS
 from sfactory.planning.env_findings import Broken, Finding, Inspector
@@ -357,6 +358,8 @@ def _examine_for_training(factory: EnvFactory, inspector: Inspector, report: Rep
     inspector.where = "made again"
     try:
         report.probed = examine(factory)
+        if report.probed.resets_unsaid:
+            inspector.add("warning", "autoreset.unsaid", UNSAID_RESETS, SAY_RESETS)
     except Passing:
         raise
     except BaseException as error:

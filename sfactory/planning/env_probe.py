@@ -16,10 +16,12 @@ from typing import Any, NamedTuple, Protocol
 import gymnasium
 
 from sfactory.actor.reward_shaping import RewardShaping, default_reward_shaping
+from sfactory.config.env_families import find_family
 from sfactory.env.drawing import EVAL_VIDEO, draw_into_memory, picture_of
 from sfactory.env.factory import IMAGES, EnvFactory
 from sfactory.env.lifecycle import CUDA, close_env, see_gpu_of, see_gpus_of_main
 from sfactory.env.multi_agent import AgentsEnv
+from sfactory.env.vector import says_when_it_resets
 from sfactory.errors import (
     UNDER_MAIN_GUARD,
     ConfigError,
@@ -60,13 +62,14 @@ _CLOSE_S = 5.0  # for an env's close(), which has answered by then
 class Probed(NamedTuple):
     """Facts about an env. step_us: microseconds of a step per agent; None without a measurement and for vector envs.
     info_action_mask: whether its infos have action masks, where that was to be found out. makes_tensors: it is a
-    TensorEnv."""
+    TensorEnv. resets_unsaid: it is a vector env of no family that does not say when it resets envs."""
 
     spec: EnvSpec
     step_us: float | None = None
     reward_shaping: RewardShaping | None = None
     info_action_mask: bool = False
     makes_tensors: bool = False
+    resets_unsaid: bool = False
 
 
 def probe_env(
@@ -249,7 +252,8 @@ def _examine(factory: EnvFactory, timed: bool, at_end: contextlib.ExitStack) -> 
         return probed
     if factory.makes_vectors:
         vector = factory.vector(NUM_VECTOR_ENVS, seed=0)
-        probed = Probed(check_vector_env(vector, name, *masks))
+        unsaid = find_family(factory.name) is None and not says_when_it_resets(vector)
+        probed = Probed(check_vector_env(vector, name, *masks), resets_unsaid=unsaid)
         at_end.callback(close_env, vector, name)
         return probed
     env = factory.either()

@@ -20,6 +20,7 @@ from sfactory.config.run_rules import rounds_misfit
 from sfactory.config.saved_config import BY_ENV
 from sfactory.config.schema import Config, SamplingConfig
 from sfactory.config.task_defaults import with_gpu_defaults, with_task_defaults
+from sfactory.env.vector import SAY_RESETS, UNSAID_RESETS
 from sfactory.errors import ConfigError, ResourceError, clean, named, raised_at
 from sfactory.layout import ActingCost, Inference, Layout, choose_inference, num_evaluators
 from sfactory.model.actor_critic import ActorCritic
@@ -231,6 +232,9 @@ def fitted_to_env(resolved: Resolved, probed: Probed, device: str) -> Resolved:
         warning = f"{seed}: all envs get this seed, and are the same if they draw from it alone; leave it out: "
         own = "--seed gives each env one of its own, in reset"
         resolved = replace(resolved, warnings=[*resolved.warnings, warning + own])
+    if probed.resets_unsaid:
+        warning = f"--env={config.run.env}: {UNSAID_RESETS}; {SAY_RESETS}"
+        resolved = replace(resolved, warnings=[*resolved.warnings, warning])
     return with_gpu_defaults(resolved, kind) if on_gpu else resolved
 
 

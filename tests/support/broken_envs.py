@@ -131,6 +131,8 @@ class FlawedVector(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.single_action_space = spaces.Discrete(3)
         if flaw == "no resets":
             self.metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.DISABLED}
+        if flaw in ("no mode", "no mode, paid"):
+            self.metadata = {}
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
@@ -141,6 +143,8 @@ class FlawedVector(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._step += 1
         flags = np.full(self.num_envs, self._step % (STEPS + 1) == STEPS and self.flaw != "endless")
         rewards: Any = 1.0 if self.flaw == "one reward" else np.ones(self.num_envs)
+        if self.flaw == "no mode" and self._step % (STEPS + 1) == 0:
+            rewards[:] = 0.0
         ended: Any = flags.astype(int) if self.flaw == "int flags" else flags
         return self._obs(), rewards, ended, np.zeros_like(flags), [] if self.flaw == "info list" else {}
 

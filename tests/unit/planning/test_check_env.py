@@ -68,6 +68,8 @@ FLAWS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
         "int flags": {"flag": "step 1: terminated is np.int64(0)"},
         "info list": {"info": "the info is a builtins.list"},
         "no resets": {"data": "it does not reset its envs (AutoresetMode.DISABLED)"},
+        "no mode": {"autoreset.unsaid": "NEXT_STEP is assumed"},
+        "no mode, paid": {"autoreset.unsaid": "NEXT_STEP is assumed", "autoreset": "step 9: an env that the last step"},
         "": {},
     },
     "FlawedParallel": {
@@ -101,7 +103,7 @@ FLAWS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     "of_missing_package": {"": {"make": "raised ModuleNotFoundError: No module named 'no_such_simulator'"}},
 }
 NO_VIOLATION = {"seed.unused", "obs.shared", "info.keys", "info.size", "info.statistics", "close.raised", "left.thread"}
-NO_VIOLATION |= {"left.process", "children", "prints", "agents.spaces", "memory", "time_limit"}
+NO_VIOLATION |= {"left.process", "children", "prints", "agents.spaces", "memory", "time_limit", "autoreset.unsaid"}
 
 
 def examined(name: str, steps: int = STEPS, *words: str, flaw: str = "") -> tuple[Report, Fit]:

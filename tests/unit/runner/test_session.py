@@ -179,6 +179,15 @@ def test_a_seed_that_all_envs_would_have_is_warned_of(makes_tensors: bool, warne
     assert sum("all envs get this seed" in warning for warning in fitted.warnings) == warned
 
 
+@pytest.mark.parametrize(("unsaid", "warned"), [(True, 1), (False, 0)])
+def test_a_vector_env_that_does_not_say_when_it_resets_is_warned_of(unsaid: bool, warned: int) -> None:
+    resolved = read_command_line(["--env=sfactory_envs.synthetic.counting_vector:counting_vector"])
+
+    fitted = fitted_to_env(resolved, Probed(VECTOR, resets_unsaid=unsaid), "cpu")
+
+    assert sum("NEXT_STEP is assumed" in warning for warning in fitted.warnings) == warned
+
+
 def test_a_session_interrupted_at_its_start_has_the_summary_of_what_is_saved() -> None:
     config = config_of({"env": "CartPole-v1", "env_frameskip": 4})
     done = Resumed(env_steps=1000, train_seconds=20.5, updates=30, best_return=9.0, summary=EARLIER)
