@@ -23,8 +23,8 @@ class Summary:
     Means are over the last episodes of all policies, best_episode_return_mean is the best of any one policy.
     true_objective_mean: the mean return if the env reports no objective. episode_extra_stats: means by name.
     evaluation: the last evaluation beside training, see EvaluationReport. policies: with several policies, the results
-    of each. best_policy: the one with the highest mean true objective. best_is_full: whether the best mean is one
-    of stats_avg episodes; None in files of earlier versions.
+    of each. best_policy: the one with the highest mean true objective, unless each plays agents of its own.
+    best_is_full: whether the best mean is one of stats_avg episodes; None in files of earlier versions.
     """
 
     status: Result

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from sfactory.clock import BLOCK_S, now
-from sfactory.config.population_rules import learning_policies
+from sfactory.config.population_rules import agents_by_pattern, learning_policies
 from sfactory.config.schema import Config
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.summary import Result, Summary
@@ -72,6 +72,8 @@ class ReportCollector:
         self._lock, self._stopping, self._actors_warned = threading.Lock(), threading.Event(), set[int]()
         self.reading_since = 0.0  # since when the thread has been reading the actors' queue; 0 if it is not reading
         self._trained, self._sampled = Throughput(), Throughput()
+        # Returns of policies that play agents of their own do not say which one is better.
+        self._one_is_best = policies > 1 and not agents_by_pattern(config.population.policy_mapping)
         self._learning = {policy: Throughput() for policy in learning_policies(config)} if policies > 1 else {}
         self._thread = threading.Thread(target=self._read, name="reports", daemon=True)
 
@@ -253,7 +255,7 @@ class ReportCollector:
             episode_extra_stats={name: mean for name, mean in extras.items() if mean is not None},
             evaluation=earlier_evaluation if evaluation is None else asdict(evaluation),
             policies=policies,
-            best_policy=_best_policy(self.objectives(metric) if self._by_policy else {}, earlier),
+            best_policy=_best_policy(self.objectives(metric), earlier) if self._one_is_best else None,
         )
 
     def _read(self) -> None:

@@ -257,6 +257,19 @@ def test_each_of_several_policies_is_reported_and_the_best_is_one_of_them() -> N
     assert source.reports.summary("done").best_policy == 2
 
 
+def test_of_policies_that_play_agents_of_their_own_none_is_the_best() -> None:
+    last = Summary("interrupted", 1000, 1000, 1000, 9.0, episodes=30, best_policy=1)
+    source = Source(policies=2, policy_mapping="red_*=0,blue_*=1", resumed=Resumed(1000, summary=last))
+    for policy, score in enumerate((1.0, 8.0)):
+        source.episodes(score, score, score, policy=policy)
+    source.row()
+
+    summary = source.reports.summary("done")
+
+    assert [each["best_episode_return_mean"] for each in summary.policies] == [1.0, 8.0]
+    assert summary.best_policy is None
+
+
 def test_the_steps_and_speed_of_each_policy_that_learns_are_in_the_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     source = Source(policies=3, train_policies=(0, 2))
     for second in (0, 5, 10):
