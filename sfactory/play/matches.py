@@ -19,13 +19,14 @@ from sfactory.actor.multi_agent_split import MOST_NAMED
 from sfactory.actor.opponents import sides_of
 from sfactory.checkpoint.directory import CheckpointDir, Kind
 from sfactory.config.commands import MatchConfig, PolicyFlags
+from sfactory.config.env_names import env_name_of
 from sfactory.config.flags import assigned, shown, values_of
 from sfactory.config.population_rules import agents_by_pattern
 from sfactory.config.saved_config import OF_ENV, checkpoint_folder
 from sfactory.env.lifecycle import close_env
 from sfactory.env.multi_agent import AgentsEnv
 from sfactory.errors import ConfigError
-from sfactory.experiment.saved_policy import SavedPolicy, Typed, require_same_env
+from sfactory.experiment.saved_policy import SavedPolicy, Typed
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.play.joint_policy import JointPolicy
 from sfactory.play.player import Episode, Player
@@ -56,8 +57,7 @@ def play_matches(runs: Sequence[str], config: MatchConfig) -> str:
     torch.set_num_threads(1)
     contestants = [each for run in runs for each in _contestants(run, config)]
     first = contestants[0].saved
-    if others := {each.saved.config.run.env for each in contestants} - {first.config.run.env}:
-        raise ConfigError([f"the runs have different environments, {first.config.run.env} and {', '.join(others)}"])
+    _require_one_env(contestants, config.env or first.config.run.env)
     _warn_of_other_settings(contestants)
     name = f"--env={first.config.run.env}"
     # Both sides of a game play the same env: a curriculum is at the difficulty of the newest.
@@ -87,11 +87,23 @@ def play_matches(runs: Sequence[str], config: MatchConfig) -> str:
     return _result(contestants, points, matches, first.config.run.env, config)
 
 
+def _require_one_env(contestants: Sequence[Contestant], env: str) -> None:
+    """Raise ConfigError unless all were trained in ``env``, which the match plays."""
+    trained = {each.wanted.experiment: each.saved.config.run.env for each in contestants}
+    if others := [run for run, name in trained.items() if env_name_of(name) != env_name_of(env)]:
+        runs = " and ".join(f"{run} was trained with {assigned('env', trained[run])}" for run in others)
+        match = f"the match is in {assigned('env', env)}"
+        raise ConfigError([f"{runs}, and {match}: all runs of a match must have been trained with the same --env"])
+
+
 def _warn_of_other_settings(contestants: Sequence[Contestant]) -> None:
     """Say which runs were trained in an env with other settings than that of the first, in which all play, or with
     policies for some of the agents, which play all of a side here."""
     runs = {(each.wanted.train_dir, each.wanted.experiment): each for each in contestants}
     for each in runs.values():
+        spec = each.saved.state.spec
+        if spec is not None and spec.part_of:  # of one kind of agents, so that it is refused
+            continue
         if agents_by_pattern(mapping := each.saved.config.population.policy_mapping):
             text = "%s was trained with %s: here each of its policies plays either side, also agents of other policies"
             _log.warning(text, each.wanted.experiment, assigned("policy_mapping", mapping))
@@ -143,9 +155,7 @@ def _contestants(run: str, config: MatchConfig) -> Iterator[Contestant]:
 
 
 def _contestant(name: str, wanted: PolicyFlags, typed: Typed) -> Contestant:
-    saved = SavedPolicy.load(wanted, typed=typed)
-    require_same_env(saved.config, wanted.env)
-    return Contestant(name, wanted, saved)
+    return Contestant(name, wanted, SavedPolicy.load(wanted, typed=typed))
 
 
 def _points(

@@ -8,8 +8,10 @@ import pytest
 
 from sfactory import match
 from sfactory.env.factory import EnvFactory
+from sfactory.env.multi_agent_adapters import agents_env_of
 from sfactory.errors import ConfigError
-from tests.support.saved_run import checkpoints, payload, save_run
+from tests.support.saved_run import BANDIT, checkpoints, payload, save_run
+from tests.support.unequal_agents import Unequal
 
 
 def test_runs_of_an_env_with_other_settings_are_named_once(
@@ -55,6 +57,43 @@ def test_advice_on_another_policy_or_checkpoint_is_given_as_words(
     assert said.format(folder=tmp_path / "train_dir") in error
     assert "--policy_index" not in error
     assert "--load_checkpoint_kind" not in error
+
+
+@pytest.mark.parametrize(("given", "named"), [("", "two"), (BANDIT, "two"), ("CartPole-v1", "one")])
+def test_a_run_of_another_env_is_named(
+    given: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_run("one")
+    save_run("two", env="CartPole-v1")
+
+    assert match.main(["one", "two", "--trust_run_dir=True", *([f"--env={given}"] if given else [])]) == 2
+
+    trained = {"one": BANDIT, "two": "CartPole-v1"}
+    error = capsys.readouterr().err
+    assert (
+        f"error: {named} was trained with --env={trained[named]}, and the match is in --env={given or BANDIT}" in error
+    )
+
+
+def test_of_agents_that_differ_the_refusal_alone_is_said(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    env = agents_env_of(Unequal())
+    assert env is not None
+    name, mapping = "tests.support.unequal_agents:Unequal", "guide=0,mover_*=1"
+    save_run("run", name, None, env_kwargs={}, num_policies=2, policy_mapping=mapping)
+    spec = {"env_spec": env.spec.part("guide").plain()}
+    checkpoints("run").save(payload(1.0) | spec, train_step=7, env_steps=70)
+
+    assert match.main(["run", "run:0:latest", "--trust_run_dir=True"]) == 2
+
+    assert "its agents have different spaces" in capsys.readouterr().err
+    assert not any("plays either side" in message for message in caplog.messages)
 
 
 def test_a_curriculum_is_at_the_difficulty_of_the_newest_policy(
