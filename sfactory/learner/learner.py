@@ -40,12 +40,15 @@ from sfactory.ranks.ranks import ALONE, Ranks
 from sfactory.shared.control import Stop
 from sfactory.shared.status import State, StatusRow
 from sfactory.shared.timing_stats import Timings
-from sfactory.shared.weights import SharedWeights
+from sfactory.shared.weights import COUNTS, SharedWeights
 from sfactory.system.cuda_graphs import GraphRecorder
 from sfactory.system.gpu import HostCopies
 
 _log = logging.getLogger(__name__)
 
+_STATS_EVERY_S = 0.25
+_COMPILE_S = 30.0  # of an update that torch.compile compiles, at the most that a stop has to reckon with
+_END_S = 600.0  # for a minibatch, or a save, that is under way at a limit; after a stop main waits for less
 
 Begun = tuple[HostCopies | None, HostCopies]  # of the block, unless it stays on the device; of sums of weights
 
@@ -68,12 +71,13 @@ class Publisher:
         *unpublished: FlatState,
         waits: bool = False,
         confirm: Callable[[], None] = ALONE.confirm,
+        counts: Callable[[], Sequence[float]] = lambda: (0.0,) * len(COUNTS),
     ) -> None:
         """weights: None where ``copy`` is read, in this process. unpublished: weights that are trained but not acted
-        with; they have to be finite, too. confirm: of WholeState."""
+        with; they have to be finite, too. confirm: of WholeState. counts: gives COUNTS of the weights."""
         self.copy = torch.empty_like(flat.block if weights is None else flat.block[:0])
         self._flat, self._weights, self._interval, self._trained = flat, weights, interval, (flat, *unpublished)
-        self._waits, self._confirm = waits, confirm
+        self._waits, self._confirm, self._counts = waits, confirm, counts
         self.version = self.publications = 0
         self.timings = Timings()
 
@@ -91,7 +95,7 @@ class Publisher:
             if self._weights is None or block is None:
                 self.copy.copy_(self._flat.block)
             else:
-                self._weights.publish(block.wait()[0].numpy(), train_step)
+                self._weights.publish(block.wait()[0].numpy(), train_step, self._counts())
         self.version = train_step
         self.publications += 1
 
@@ -126,11 +130,6 @@ class Publisher:
             )
 
 
-_STATS_EVERY_S = 0.25
-_COMPILE_S = 30.0  # of an update that torch.compile compiles, at the most that a stop has to reckon with
-_END_S = 600.0  # for a minibatch, or a save, that is under way at a limit; after a stop main waits for less
-
-
 class Learner:
     """A model and everything that changes, publishes or saves it. One thread trains; any may call ``finish``.
 
@@ -153,9 +152,8 @@ class Learner:
         flat = FlatState(model)
         weights = None if setup.layout.resident else setup.weights
         waits, interval = setup.layout.slots_until_trained, config.learner.publish_interval
-        self.publisher = Publisher(
-            flat, weights, interval, *unpublished, waits=waits, confirm=lambda: self.trainer.whole.confirm()
-        )
+        confirm, counts = lambda: self.trainer.whole.confirm(), lambda: [getattr(self.progress, of) for of in COUNTS]
+        self.publisher = Publisher(flat, weights, interval, *unpublished, waits=waits, confirm=confirm, counts=counts)
         graphs = config.model.cuda_graphs and self._device.type == "cuda" and setup.trains
         averaging = None
         if ranks.world > 1 and config.learner.sync_every > 1:

@@ -37,7 +37,6 @@ from sfactory.play.rendering import AnyEnv
 from sfactory.seeds import ENV_SEED_BITS, Branch, seed_at, seed_libraries
 from sfactory.shared.objects import SharedObjects
 from sfactory.shared.status import State, StatusRow, Stopwatch
-from sfactory.shared.weights import COUNTS
 
 _log = logging.getLogger(__name__)
 
@@ -115,7 +114,7 @@ class Evaluator:
         is_free = candidate.done and (candidate.judged or not self._is_judged)
         weights = self._shared.weights[: len(self._policies)]
         if presents and is_free and all(each.publications for each in weights) and self._due.due():
-            candidate.present(weights, [self._learner.get(name) for name in COUNTS])
+            candidate.present(weights)
         if self._candidate_waits:
             self._play()
             return

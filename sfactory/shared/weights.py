@@ -25,7 +25,7 @@ Bytes = npt.NDArray[np.uint8]
 
 _READ_LIMIT_S = 5.0
 _WRITING, _WRITTEN = 0, 1
-COUNTS = ("env_steps", "agent_steps", "run_env_steps", "train_seconds")  # in the learner's row of the status board
+COUNTS = ("env_steps", "agent_steps", "run_env_steps", "train_seconds")  # what weights have been trained for
 
 
 class TornWeights(SFactoryError):
@@ -40,7 +40,8 @@ class SharedWeights:
 
     def __init__(self, nbytes: int, policy: int = 0) -> None:
         pair = TensorSpec((2,), "int64")
-        fields = {"sequence": pair, "version": pair, "data": TensorSpec((2, nbytes), "uint8")}
+        fields = {"sequence": pair, "version": pair, "counts": TensorSpec((2, len(COUNTS)), "float64")}
+        fields |= {"data": TensorSpec((2, nbytes), "uint8")}
         self.__setstate__((SharedArrays(f"weights-p{policy}", fields), SharedEvent()))
 
     def __getstate__(self) -> tuple[SharedArrays, SharedEvent]:
@@ -48,7 +49,8 @@ class SharedWeights:
 
     def __setstate__(self, state: tuple[SharedArrays, SharedEvent]) -> None:
         self._shared, self.published = state
-        self._sequence, self._version, self._data = (self._shared[name] for name in ("sequence", "version", "data"))
+        self._sequence, self._version = self._shared["sequence"], self._shared["version"]
+        self._counts, self._data = self._shared["counts"], self._shared["data"]
         self._fence = threading.Lock()
 
     @property
@@ -64,22 +66,26 @@ class SharedWeights:
     def version(self) -> int:
         return int(self._version[self.publications % 2])
 
-    def publish(self, source: Bytes, version: int) -> None:
-        """Make ``source`` uint8, of nbytes at most, the current weights, as policy version ``version``. One writer."""
+    def publish(self, source: Bytes, version: int, counts: Sequence[float] = (0.0,) * len(COUNTS)) -> None:
+        """Make ``source`` uint8, of nbytes at most, the current weights, as policy version ``version``. One writer.
+
+        counts: COUNTS of these weights, where they are read.
+        """
         k = int(self._sequence[_WRITTEN]) + 1
         self._sequence[_WRITING] = k
         self._barrier()
         self._data[k % 2, : len(source)] = source
         self._version[k % 2] = version
+        self._counts[k % 2] = counts
         self._barrier()
         self._sequence[_WRITTEN] = k
         if k == 1:
             self.published.open()
 
-    def read_into(self, target: Bytes) -> tuple[int, int]:
+    def read_into(self, target: Bytes, counts: npt.NDArray[np.float64] | None = None) -> tuple[int, int]:
         """Copy the current weights to ``target`` uint8, of their size; returns (publication, policy version).
 
-        Raises TornWeights if no complete copy succeeds within 5 seconds.
+        counts: gets their COUNTS. Raises TornWeights if no complete copy succeeds within 5 seconds.
         """
         deadline = Deadline(_READ_LIMIT_S)
         while not deadline.passed:
@@ -87,6 +93,8 @@ class SharedWeights:
             self._barrier()
             target[:] = self._data[k % 2, : len(target)]
             version = int(self._version[k % 2])
+            if counts is not None:
+                counts[:] = self._counts[k % 2]
             self._barrier()
             if int(self._sequence[_WRITING]) <= k + 1:
                 return k, version
@@ -109,7 +117,7 @@ class EvalWeights:
 
     def __init__(self, nbytes: int, evaluators: int, policies: int = 1) -> None:
         """``nbytes``: that of the SharedWeights that candidates are copied from."""
-        self.weights = SharedWeights(nbytes + 8 * len(COUNTS))  # weights, and COUNTS of their time as float64
+        self.weights = SharedWeights(nbytes)
         self.others = [SharedWeights(nbytes, policy) for policy in range(1, policies)]
         one = TensorSpec((1,), "int64")
         fields = {"done": TensorSpec((evaluators,), "int64"), "mean": TensorSpec((1,), "float64")}
@@ -133,18 +141,17 @@ class EvalWeights:
         """Number of the last candidate that ``evaluator`` has finished."""
         return int(self._shared["done"][evaluator])
 
-    def present(self, published: Sequence[SharedWeights], counts: Sequence[float]) -> None:
+    def present(self, published: Sequence[SharedWeights]) -> None:
         """Make the newest weights of the first policy of ``published`` the candidate; called by one process, only when
-        ``done``. counts: COUNTS of now.
+        ``done``.
         """
         assert self.done, f"candidate {self.number} is still being played"
-        block, size = np.empty(self.weights.nbytes, np.uint8), published[0].nbytes
+        block, counts = np.empty(self.weights.nbytes, np.uint8), np.empty(len(COUNTS))
         for own, theirs in zip(self.others, published[1:], strict=False):
-            _, version = theirs.read_into(block[:size])
-            own.publish(block[:size], version)
-        _, version = published[0].read_into(block[:size])
-        block[size:] = np.array(counts).view(np.uint8)
-        self.weights.publish(block, version)  # last, as it is what evaluators look at
+            _, version = theirs.read_into(block)
+            own.publish(block, version)
+        _, version = published[0].read_into(block, counts)
+        self.weights.publish(block, version, counts.tolist())  # last, as it is what evaluators look at
 
     def mark_done(self, evaluator: int, number: int) -> None:
         self._shared["done"][evaluator] = number
@@ -169,9 +176,7 @@ class EvalWeights:
         self._shared["judged"][0] = self.number
 
     def read(self) -> tuple[Bytes, int, dict[str, float]]:
-        """The candidate: weights, policy version, and COUNTS of the moment at which they were the newest."""
-        block = np.empty(self.weights.nbytes, np.uint8)
-        _, version = self.weights.read_into(block)
-        cut = len(block) - 8 * len(COUNTS)
-        counts = np.frombuffer(block[cut:].tobytes(), np.float64).tolist()
-        return block[:cut], version, dict(zip(COUNTS, counts, strict=True))
+        """The candidate: weights, policy version, and their COUNTS."""
+        block, counts = np.empty(self.weights.nbytes, np.uint8), np.empty(len(COUNTS))
+        _, version = self.weights.read_into(block, counts)
+        return block, version, dict(zip(COUNTS, counts.tolist(), strict=True))

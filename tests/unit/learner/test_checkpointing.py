@@ -54,8 +54,11 @@ class LoneCheckpointer:
         setup = LearnerSetup(config, shared, 0, 1, "cpu", 1, str(path))
         self.row = shared.status.row("sf-learner-0")
         flat = FlatState(self.trainer.model)
-        self.publisher = Publisher(flat, setup.weights, 1)
+        self.publisher = Publisher(flat, setup.weights, 1, counts=self.counts)
         self.checkpointer = Checkpointer(setup, self.trainer, self.progress, self.row, self.publisher.check, flat)
+
+    def counts(self) -> list[float]:
+        return [self.progress.env_steps, self.progress.agent_steps, 7, 0.5]
 
     def learn(self, mark: float, mean_return: float = LOWEST) -> None:
         """One dataset later: the weights carry ``mark``, and main reports ``mean_return``."""
@@ -137,7 +140,9 @@ def test_the_best_by_evaluation_has_the_weights_and_counts_that_were_evaluated(t
         """The weights of ``mark`` are played while the policy learns on, and reach ``mean``."""
         run.learn(mark, mean_return=1000.0)
         run.publisher.publish(run.trainer.train_step)
-        candidate.present(run.shared.weights, [run.progress.env_steps, run.progress.agent_steps, 7, 0.5])
+        run.progress.env_steps += 100_000  # until they are presented
+        candidate.present(run.shared.weights)
+        run.progress.env_steps -= 100_000
         run.save_after(-1.0)
         assert not candidate.judged
         candidate.mark_done(0, candidate.number)

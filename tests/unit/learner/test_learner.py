@@ -22,6 +22,7 @@ from sfactory.messages import TRAIN_STATISTICS, LearnerTimes, PolicyLag, TrainSt
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
 from sfactory.shared.status import State
+from sfactory.shared.weights import COUNTS
 from tests.support.hooks import DIARY, FAIL_AT, lines
 from tests.support.lone_learner import LoneLearner
 from tests.support.parts import VECTOR, random_batch, tiny_model, trainer_for
@@ -145,6 +146,18 @@ def test_weights_so_old_that_all_steps_are_masked_are_replaced_before_the_interv
 
     assert updates == [1, 2, 3, 3, 4, 5, 6, 6, 7]
     assert versions == [0, 0, 0, 3, 3, 3, 3, 6, 6]
+
+
+def test_published_weights_have_the_counts_of_their_training() -> None:
+    learner, counts = LoneLearner(publish_interval=3), np.zeros(len(COUNTS))
+    weights, found = learner.setup.weights, []
+    for _ in range(4):
+        learner.learn()
+        _, version = weights.read_into(np.zeros(weights.nbytes, np.uint8), counts)
+        found.append((version, *counts[:3].tolist()))
+
+    assert found == [(0, 0, 0, 0), (0, 0, 0, 0), (3, 60, 60, 60), (3, 60, 60, 60)]
+    assert learner.row.get("env_steps") == 80
 
 
 NOTE, FAIL = "tests.support.hooks:note", "tests.support.hooks:fail"

@@ -61,8 +61,9 @@ class Run:
         for version in versions:
             self.publish(version)
 
-    def publish(self, version: int) -> None:
-        self.shared.weights[0].publish(self._flat.to_host(), version)
+    def publish(self, version: int, env_steps: int = 0) -> None:
+        counts = [env_steps, env_steps, env_steps // 2, 1.0]  # another policy counts the other steps of the run
+        self.shared.weights[0].publish(self._flat.to_host(), version, counts)
 
     def setup(
         self, evaluator: int = 0, seed: int = 1, generation: int = 0, videos: Path | None = None
@@ -131,7 +132,8 @@ def test_an_evaluation_is_of_the_curriculum_of_its_candidate() -> None:
     first, second = (run.shared.status.row(f"sf-learner-{policy}") for policy in range(2))
     evaluator = run.evaluator(env)
     for env_steps in (50, 80):
-        first.set("run_env_steps", env_steps)
+        run.publish(0, 2 * env_steps)
+        first.set("run_env_steps", env_steps + 10)  # the policy has learned on
         second.set("run_env_steps", 7)
         evaluator.turn(0)
 
@@ -174,12 +176,12 @@ def test_the_first_episode_is_recorded_under_the_env_steps_of_its_weights(tmp_pa
                 raise OSError("the simulator is gone")
             return super().step(action)
 
-    run = Run(0)
+    run = Run()
     row = run.shared.status.row("sf-learner-0")
     evaluator = run.evaluator(Failing(SCRIPT), Drawn(SCRIPT * 3), videos=tmp_path)
     for env_steps in (500, 520, 550):
-        row.set("env_steps", env_steps)
-        row.set("run_env_steps", env_steps // 2)  # another policy counts the others
+        run.publish(0, env_steps)
+        row.set("env_steps", env_steps + 10)  # the policy has learned on
         evaluator.turn(0)
 
     assert [(part.policy_env_steps, part.totals.episodes) for part in run.parts()] == [(500, 3), (520, 3), (550, 3)]
@@ -188,8 +190,9 @@ def test_the_first_episode_is_recorded_under_the_env_steps_of_its_weights(tmp_pa
         "eval_000000000550.mp4": 1 + SCRIPT[0][0],
     }
     assert run.shared.candidate is not None
-    run.shared.candidate.present(run.shared.weights, [700.0, 0.0, 0.0, 0.0])  # its evaluator then dies
-    row.set("env_steps", 800)
+    run.publish(0, 700)
+    run.shared.candidate.present(run.shared.weights)  # its evaluator then dies
+    run.publish(0, 800)
     run.evaluator(Drawn(SCRIPT * 4), videos=tmp_path).turn(0)
     assert (tmp_path / "eval_000000000700.mp4").exists()
 

@@ -94,12 +94,12 @@ def test_previous_weights_are_read_if_the_writer_ends_or_stops_while_it_publishe
 
 def test_candidate_is_the_newest_publication_until_all_evaluators_are_done() -> None:
     weights, candidate = SharedWeights(1000), EvalWeights(1000, evaluators=2)
-    target, counts = np.zeros(1000, np.uint8), [3.0, 4.0, 5.0, 0.25]
+    target, counts = np.zeros(1000, np.uint8), [20.0, 4.0, 5.0, 0.25]
     assert (candidate.number, candidate.done) == (0, True)
     for version in (10, 20):
-        weights.publish(pattern(version), version)
+        weights.publish(pattern(version), version, [float(version), *counts[1:]])
 
-    candidate.present([weights], counts)
+    candidate.present([weights])
     weights.publish(pattern(30), 30)
 
     assert candidate.weights.read_into(target) == (1, 20)
@@ -107,7 +107,7 @@ def test_candidate_is_the_newest_publication_until_all_evaluators_are_done() -> 
     assert np.array_equal(target, pattern(20))
     candidate.mark_done(1, 1)
     with pytest.raises(AssertionError, match="candidate 1 is still being played"):
-        candidate.present([weights], counts)
+        candidate.present([weights])
 
     candidate.mark_done(0, 1)
     assert candidate.done
@@ -118,6 +118,6 @@ def test_candidate_is_the_newest_publication_until_all_evaluators_are_done() -> 
     block, version, then = candidate.read()
     assert np.array_equal(block, pattern(20))
     assert (version, list(then.values())) == (20, counts)
-    candidate.present([weights], counts)
+    candidate.present([weights])
     assert (candidate.mean, candidate.judged) == (None, False)
     assert (candidate.number, candidate.version, candidate.done) == (2, 30, False)
