@@ -13,7 +13,7 @@ from dataclasses import asdict
 
 from sfactory.clock import BLOCK_S, now
 from sfactory.config.population_rules import agents_by_pattern, learning_policies
-from sfactory.config.schema import Config
+from sfactory.config.schema import Config, PopulationConfig
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.summary import Result, Summary
 from sfactory.layout import ACTORS, LEARNERS, actor_name, learner_name, num_evaluators
@@ -72,8 +72,6 @@ class ReportCollector:
         self._lock, self._stopping, self._actors_warned = threading.Lock(), threading.Event(), set[int]()
         self.reading_since = 0.0  # since when the thread has been reading the actors' queue; 0 if it is not reading
         self._trained, self._sampled = Throughput(), Throughput()
-        # Returns of policies that play agents of their own do not say which one is better.
-        self._one_is_best = policies > 1 and not agents_by_pattern(config.population.policy_mapping)
         self._learning = {policy: Throughput() for policy in learning_policies(config)} if policies > 1 else {}
         self._thread = threading.Thread(target=self._read, name="reports", daemon=True)
 
@@ -255,7 +253,7 @@ class ReportCollector:
             episode_extra_stats={name: mean for name, mean in extras.items() if mean is not None},
             evaluation=earlier_evaluation if evaluation is None else asdict(evaluation),
             policies=policies,
-            best_policy=_best_policy(self.objectives(metric), earlier) if self._one_is_best else None,
+            best_policy=_best_policy(self._config.population, self.objectives(metric), earlier),
         )
 
     def _read(self) -> None:
@@ -301,8 +299,15 @@ class ReportCollector:
         return None
 
 
-def _best_policy(objectives: Mapping[int, float | None], earlier: Summary | None) -> int | None:
-    """The policy with the highest full mean of true objectives, or of returns if envs report none."""
+def _best_policy(
+    population: PopulationConfig, objectives: Mapping[int, float | None], earlier: Summary | None
+) -> int | None:
+    """Of several policies the one with the highest full mean of true objectives, or of returns if envs report none.
+
+    None if they play agents of their own: their returns do not say which one is better.
+    """
+    if population.num_policies == 1 or agents_by_pattern(population.policy_mapping):
+        return None
     means = {policy: mean for policy, mean in objectives.items() if mean is not None}
     return max(means, key=lambda policy: means[policy], default=earlier.best_policy if earlier else None)
 
