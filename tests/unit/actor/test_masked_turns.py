@@ -30,9 +30,9 @@ class MaskedTurns(Turns):
         return spaces.Dict(seen=super().observation_space(agent), action_mask=spaces.MultiBinary(5))
 
     def last(self) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        seen, *rest = super().last()
+        seen, reward, terminated, truncated, info = super().last()
         seen = np.full_like(seen, np.nan) if self._shown in self._odd else seen
-        return {"seen": seen, "action_mask": np.ones(5, np.int8)}, *rest
+        return {"seen": seen, "action_mask": np.ones(5, np.int8)}, reward, terminated, truncated, info
 
     def step(self, action: Any) -> None:
         if self._shown in self._raises:
