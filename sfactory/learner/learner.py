@@ -152,8 +152,6 @@ class Learner:
         flat = FlatState(model)
         weights = None if setup.layout.resident else setup.weights
         waits, interval = setup.layout.slots_until_trained, config.learner.publish_interval
-        confirm, counts = lambda: self.trainer.whole.confirm(), lambda: [getattr(self.progress, of) for of in COUNTS]
-        self.publisher = Publisher(flat, weights, interval, *unpublished, waits=waits, confirm=confirm, counts=counts)
         graphs = config.model.cuda_graphs and self._device.type == "cuda" and setup.trains
         averaging = None
         if ranks.world > 1 and config.learner.sync_every > 1:
@@ -177,6 +175,8 @@ class Learner:
             averaging=averaging,
         )
         self.progress = Progress(best_metric=config.checkpoint.save_best_metric)
+        confirm, counts = self.trainer.whole.confirm, lambda: [getattr(self.progress, of) for of in COUNTS]
+        self.publisher = Publisher(flat, weights, interval, *unpublished, waits=waits, confirm=confirm, counts=counts)
         self.checkpointer = Checkpointer(setup, self.trainer, self.progress, row, self.publisher.check, flat)
         self.counts = self.progress if averaging is None else Progress()  # of this rank since the last meeting
         self._ranks, self.agreement = ranks, _agreement_of(self, flat, ranks, waits)
