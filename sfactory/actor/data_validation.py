@@ -143,6 +143,7 @@ class DataValidator:
     def _flaws(self, batch: BaseBatch) -> dict[int, Flaw]:
         found = self._writer.flaws(batch.observations, batch.size, set(batch.unplayed) if self._masks else ())
         unvalued = set(batch.unvalued)
+        # Of two flaws of a row one is known: if none is left, another one kept the observations from being written.
         flaws = {row: flaw for row, flaw in found.items() if not (flaw.text in OF_VALUES and row in unvalued)} or found
         self._count(flaws)
         return flaws

@@ -114,7 +114,7 @@ class BaseBatch(abc.ABC):
 
     @property
     def unvalued(self) -> list[int]:
-        """Rows that show the final observation of a terminated episode, on which nothing that is learned depends."""
+        """Rows that show the final observation of a terminated episode: only the bonus of ``--rnd`` depends on it."""
         return []
 
     @abc.abstractmethod

@@ -36,7 +36,6 @@ class PreviousSteps:
             for last in self._last.values():
                 last[list(rows)] = 0.0
 
-    @np.errstate(all="ignore")  # whatever an env has set
     def record(self, actions: Rows, rewards: npt.ArrayLike, idle: Sequence[int], first: Sequence[int]) -> None:
         """Take in a step. actions: as in slots. rewards: [N]. idle: rows that did not act. first: rows that begin."""
         if (last := self._last.get(LAST_ACTION)) is not None:

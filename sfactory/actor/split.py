@@ -176,7 +176,7 @@ class Split:
         after = row_of(slot, t + 1)
         rewards = self._validator.record(self.batch, slot.reward[t], after)
         if self._previous is not None:
-            self._previous.record(actions, rewards, self.batch.idle, self.batch.first)
+            self._quiet.run(self._previous.record, actions, rewards, self.batch.idle, self.batch.first)
             self._previous.write(after)
         env_steps = self._record(slot, t, rewards)
         self.t = t + 1

@@ -148,19 +148,17 @@ LEARNING_RULES = (
 
 
 def _built_in(name: str, part: str) -> Rule:
-    """A rule that ``name``, a flag of the built-in ``part``, breaks if another network takes its place.
-
-    The networks of ``--rnd=True`` are built-in encoders in any case.
-    """
+    """A rule that ``name``, a flag of the built-in ``part``, breaks if another network takes its place."""
+    reads = ("rnd",) if part == "encoder" else ()  # its networks are built-in encoders in any case
 
     def find(config: Config) -> str | None:
         own = next((each for each in (part, "model") if getattr(config.model, each)), None)
-        if own is None or is_default(config, name) or (part == "encoder" and config.algo.rnd):
+        if own is None or is_default(config, name) or (reads and config.algo.rnd):
             return None
         named = getattr(config.model, own)
         return f"has no effect with --{own}={named}: leave it out, or add --{own}= for the built-in one"
 
-    return Rule(tuple(dict.fromkeys((name, part, "model", "rnd"))), find, idle=True)
+    return Rule(tuple(dict.fromkeys((name, part, "model", *reads))), find, idle=True)
 
 
 def _two_networks(name: str) -> Rule:

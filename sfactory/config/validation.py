@@ -23,7 +23,7 @@ from sfactory.config.field import FlagInfo
 from sfactory.config.flags import Flag, all_flags, assigned, did_you_mean, is_of_type, type_text, values_of
 from sfactory.config.import_strings import standard_library_problem
 from sfactory.config.population_rules import AUXILIARY_RULES, NO_TURN, POPULATION_RULES, ROLES_COMPARED
-from sfactory.config.rule import WAITING, Rule, idle_unless, refuse, waits_for_learner
+from sfactory.config.rule import WAITING, Rule, idle_unless, is_default, refuse, waits_for_learner
 from sfactory.config.run_rules import RANK_RULES, REMOTE_RULES, RUN_RULES, SAMPLING_RULES
 from sfactory.config.schema import Config
 from sfactory.config.training_rules import KL_ADAPTIVE, LEARNING_RULES, NETWORK_RULES, OBJECTIVE_RULES, OPTIMIZER_RULES
@@ -300,9 +300,11 @@ _WARNINGS = (
         "{lr_schedule} keeps rates within lr_adaptive_min ({lr_adaptive_min}) and lr_adaptive_max ({lr_adaptive_max}), "
         "and begins at the nearer one",
     ),
-    *(
-        Rule((name, "save_best_after", "train_for_env_steps", "train_for_frames"), _no_best, idle=True)
-        for name in ("save_best_metric", "save_best_every_sec")
+    Rule(("save_best_metric", "save_best_after", "train_for_env_steps", "train_for_frames"), _no_best, idle=True),
+    Rule(
+        ("save_best_every_sec", "save_best_metric", "save_best_after", "train_for_env_steps", "train_for_frames"),
+        lambda config: _no_best(config) if is_default(config, "save_best_metric") else None,
+        idle=True,
     ),
     # Not refused, since published commands of Sample Factory have them.
     *idle_unless(("gae_lambda",), "with_vtrace", operator.not_, False),

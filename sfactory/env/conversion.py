@@ -73,9 +73,8 @@ class ObsWriter:
         self._may_wait = spec.agents and not spec.in_turns
         paths = ((key_of(path, OBS_KEY), path) for path, _ in leaves(space))
         self._leaves = [(key, path) for key, path in paths if key in self._specs]
-        # Integers are "safe" until some come in a dtype that holds more than the space's; these are compared.
-        whole = [key for key, leaf in spec.obs if np.dtype(leaf.dtype).kind in "iu" and not leaf.heads]
-        self._castings: dict[str, _Casting] = {key: "safe" if key in whole else "same_kind" for key in self._specs}
+        # Integers, until some come in a dtype that holds more than the space's; those are compared then.
+        self._safe = {key for key, leaf in spec.obs if np.dtype(leaf.dtype).kind in "iu" and not leaf.heads}
         self._compared: set[str] = set()
 
     def write(self, observations: Sequence[Any], rows: Rows) -> None:
@@ -90,14 +89,15 @@ class ObsWriter:
             raise
 
     def _write_leaf(self, key: str, leaf: Any, row: Array) -> None:
-        casting = self._castings[key]
+        if key in self._compared:
+            leaf = np.asarray(leaf)  # once, to copy and to compare
         try:
-            self._copy(leaf, row, casting)
+            self._copy(leaf, row, "safe" if key in self._safe else "same_kind")
         except TypeError:
-            if casting == "same_kind":
+            if key not in self._safe:
                 raise
             self._copy(leaf, row, "same_kind")
-            self._castings[key] = "same_kind"
+            self._safe.remove(key)
             self._compared.add(key)
         if key in self._compared and not np.array_equal(row, leaf):
             raise BadObservation(f"observation {key!r} {TOO_LARGE} {row.dtype}")

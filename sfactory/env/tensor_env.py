@@ -117,12 +117,18 @@ class TensorWriter:
             except (LookupError, TypeError) as error:
                 raise BadObservation(f"observation {key!r} is missing: {error!r}") from None
             require_tensor(f"observation {key!r}", leaf, row)
-            if key in self._whole and torch.promote_types(leaf.dtype, row.dtype) != row.dtype:
+            if key in self._whole and not _holds_all(row.dtype, leaf.dtype):
                 raise BadObservation(
                     f"observation {key!r} has dtype {leaf.dtype}, of which {row.dtype} does not hold all numbers: "
                     f"return .to({row.dtype}), or correct the space"
                 )
             row.copy_(leaf)
+
+
+def _holds_all(row: torch.dtype, given: torch.dtype) -> bool:
+    """Whether all integers of ``given`` are in ``row``; torch itself promotes no uint16 and wider."""
+    names = [str(dtype).removeprefix("torch.") for dtype in (given, row)]
+    return np.can_cast(*names, "safe")
 
 
 def require_tensor(what: str, given: object, like: Tensor) -> None:

@@ -108,7 +108,7 @@ def _draw(distribution: Distribution, source: random.Random) -> object:
             number = math.exp(source.uniform(math.log(low), math.log(high)))
         case Uniform(low, high):
             number = source.uniform(low, high)
-    # As many of the first digits are the same in the whole range; one of them is no loss.
+    # In a narrow range the first digits are always the same: as many more are kept, but for one.
     same = int(math.log10(max(1.0, max(abs(low), abs(high)) / (high - low))))
     digits = _DIGITS + max(0, same - 1)
     return min(max(float(f"{number:.{digits}g}"), low), high)  # with few digits, but within the range

@@ -104,8 +104,9 @@ class Publisher:
         return not self._waits and train_step - self.version >= self._interval
 
     def publish_if_due(self, train_step: int, updates: int, begun: Begun | None = None) -> None:
-        """As ``publish``, if it is due, or of the last ``updates`` there were none: old weights may mask all steps."""
-        if self.is_due(train_step) or not (updates or self._waits or train_step == self.version):
+        """As ``publish``, if it is due, or a pass made no ``updates``: weights so old that all steps are masked go."""
+        is_stuck = not updates and not self._waits and self.version < train_step
+        if is_stuck or self.is_due(train_step):
             self.publish(train_step, begun)
 
     def after_dataset(self, train_step: int) -> None:

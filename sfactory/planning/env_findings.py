@@ -25,6 +25,10 @@ Kind = Literal["violation", "warning", "hint"]
 Call = Literal["make", "reset", "step", "close"]
 
 _MOST_INFO_BYTES = 65_536
+_MENDS_OF_NUMBERS = {
+    NOT_FINITE: "find where it is divided by 0 or overflows",
+    BEYOND: "clip it, or mark what is missing by a number that float32 holds",
+}
 _STATISTICS = "episode_extra_stats"
 
 
@@ -221,9 +225,8 @@ class ObsChecks:
                 continue
             if flaw is not None:
                 mend = self._dtype_mend(obs, path, leaf) or "return what its space describes, or correct the space"
-                if flaw.text in (NOT_FINITE, BEYOND):
-                    mend = "find where it is divided by 0 or overflows"
-                code = "obs.finite" if flaw.text in (NOT_FINITE, BEYOND) else "obs.form"
+                mend = _MENDS_OF_NUMBERS.get(flaw.text, mend)
+                code = "obs.finite" if flaw.text in _MENDS_OF_NUMBERS else "obs.form"
                 add("violation", code, f"{where}: observation {key!r} {flaw.text}", mend, key)
                 continue
             value = reduce(getitem, path, obs)

@@ -209,7 +209,8 @@ class Player:
                     mean = sum(earned) / len(earned) if earned else math.nan
                     return Episode(mean, step, {**team, **self._stats(infos)})
             if self._previous is not None:
-                self._previous.record(self._acted, np.subtract(returns, before), idle, ())
+                with np.errstate(all="ignore"):  # whatever an env has set
+                    self._previous.record(self._acted, np.subtract(returns, before), idle, ())
         return None
 
     def _act(self, observations: Sequence[Any]) -> list[Any]:

@@ -199,20 +199,28 @@ class Policy:
 
         may_be_one: ``observations`` may be a single one, which ``act`` takes.
         """
-        if may_be_one and self._rows_of(shown := self._shown(observations)) == ():
+        shown = self._shown(observations)
+        if may_be_one and self._rows_of(shown) == ():
             return BadObservation("this is one observation: give it to act, or as [obs] to act_batch and forward")
-        in_batches = not isinstance(observations, list)
-        for each in [observations] if in_batches else observations:
-            rows = self._rows_of(shown := self._shown(each))
-            if rows and not in_batches:
-                return BadObservation(f"this is a batch of {rows[0]} observations: give it to act_batch")
-            if rows is None and in_batches:
-                with contextlib.suppress(Exception):  # as below
-                    rows = np.shape(reduce(getitem, self._counted, shown))[:1]
-            for path, leaf in self._leaves.items():
-                if flaw := _flaw(shown, path, leaf, rows or ()):
-                    return BadObservation(f"observation {key_of(path, OBS_KEY)!r} {flaw}")
-        return error
+        if isinstance(observations, list):
+            return next(filter(None, map(self._misfit_of_one, observations)), error)
+        rows: tuple[int, ...] = ()
+        with contextlib.suppress(Exception):  # objects of a program may raise anything when they are read
+            rows = np.shape(reduce(getitem, self._counted, shown))[:1]
+        return self._misfit(shown, rows) or error
+
+    def _misfit_of_one(self, observation: Any) -> BadObservation | None:
+        shown = self._shown(observation)
+        if rows := self._rows_of(shown):
+            return BadObservation(f"this is a batch of {rows[0]} observations: give it to act_batch")
+        return self._misfit(shown, ())
+
+    def _misfit(self, shown: Any, rows: tuple[int, ...]) -> BadObservation | None:
+        """The first observation of another shape than that of the policy's, in ``rows``, or another dtype."""
+        for path, leaf in self._leaves.items():
+            if flaw := _flaw(shown, path, leaf, rows):
+                return BadObservation(f"observation {key_of(path, OBS_KEY)!r} {flaw}")
+        return None
 
     def _rows_of(self, shown: Any) -> tuple[int, ...] | None:
         """(B,) if all that is read has the shapes of a batch of B, () if those of one observation; else None."""
@@ -220,7 +228,7 @@ class Policy:
         for path, leaf in self._leaves.items():
             try:
                 shape = np.shape(reduce(getitem, path, shown))
-            except Exception:  # objects of a program may raise anything when they are read
+            except Exception:  # see ``_explained``
                 return None
             rows = shape[: len(shape) - len(leaf.shape)]
             found.add(rows if len(rows) <= 1 and shape == (*rows, *leaf.shape) else None)
@@ -236,7 +244,8 @@ class Policy:
         if not state._actions and LAST_ACTION in read:
             raise ValueError("the policy reads the last action, and forward chooses none: go on from the state of act")
         rewards = np.broadcast_to(np.asarray(0.0 if state.reward is None else state.reward, float), (size,))
-        previous.record(state._actions, rewards, (), np.flatnonzero(begins).tolist())
+        with np.errstate(all="ignore"):  # whatever an env has set
+            previous.record(state._actions, rewards, (), np.flatnonzero(begins).tolist())
         return previous
 
     def _chooser(self, size: int, in_batches: bool) -> ActionChooser:

@@ -276,7 +276,9 @@ class Gateway:
             _log.warning(
                 "a trajectory of %s is of update %d, and the run has resumed from an earlier state, now at update %d: "
                 "it is dropped, and so are others like it",
-                *(remote.name, version, self._weights.version),
+                remote.name,
+                version,
+                self._weights.version,
             )
         self._count_taken(remote)
 

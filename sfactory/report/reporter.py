@@ -119,7 +119,9 @@ class Reporter:
             )
         self._write_row(last=True)
         self.close()
-        summary = self.reports.summary(status) if self._counts else summary_of(self._config, self._resumed, status)
+        summary = (
+            self.reports.summary(status) if self._is_of_session else summary_of(self._config, self._resumed, status)
+        )
         if self.reports.sampled_env_steps and not summary.episodes:
             self._console.message(
                 "no episode ended, so there is no return. If episodes have no end: --max_episode_steps=1000 truncates "
@@ -173,21 +175,22 @@ class Reporter:
         scalars = self.reports.scalars() | account_scalars(self._status, self._table) | load
         if self._matches is not None:
             scalars |= self._matches.scalars()
-            self._matches.write()
+            if self._is_of_session:
+                self._matches.write()
         scalars |= self._observers.extra_summaries(scalars)
         self._write(scalars, last)
 
     def _write(self, scalars: Scalars, last: bool) -> None:
         env_steps = self.reports.trained_env_steps
-        for writer in self._writers if self._counts else ():
+        for writer in self._writers if self._is_of_session else ():
             writer.write(env_steps, scalars)
         if self._observers:
             self._unknown |= dict.fromkeys(scalars)
             self._observers.on_report(self._unknown | numbers_of(env_steps, scalars), last)
 
     @property
-    def _counts(self) -> bool:
-        """Whether rows and the summary are those of this session: if it goes back, only once it has trained.
+    def _is_of_session(self) -> bool:
+        """Whether the run's files show this session: of one that goes back to an older checkpoint, once it has trained.
 
         A row with fewer env steps says that what follows them was undone.
         """

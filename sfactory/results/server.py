@@ -56,15 +56,15 @@ class LivePage:
             if began < self._rest_until:
                 return
             seen = [_stamp(path) for run in self._runs for path in _files(run)]
-            if seen != self._seen or self._one_was_killed():
+            if seen != self._seen or self._status_differs():
                 self._videos = {}
                 self._data = data_of(self._runs, self._video_url, serving=True, read=self._run)
                 self._text = data_text(self._data).encode()
                 self._seen = seen
                 self._rest_until = now() + _REST * (now() - began)
 
-    def _one_was_killed(self) -> bool:
-        """Whether a run has another status than in the data; a kill changes no file."""
+    def _status_differs(self) -> bool:
+        """Whether a run has another status than in the data: a main process that is killed changes no file."""
         shown = sorted(run["status"] for run in self._data["runs"])
         return shown != sorted(run.status for _, run in self._read.values())
 

@@ -281,6 +281,7 @@ def test_a_flag_that_is_wrong_by_itself_suspends_its_rules() -> None:
         ({**PBT, "num_policies": 2, "policy_mapping": "red_*=0,blue_*=1"}, "copy one that has learned another task"),
         ({**PBT, "train_for_env_steps": 5, "pbt_start_mutation": 5}, "--pbt_start_mutation=1 "),
         ({"save_best_metric": "reward", "train_for_env_steps": 99_999}, "--save_best_after=0"),
+        ({"save_best_metric": "x", "save_best_every_sec": 1.0, "train_for_env_steps": 5}, "--save_best_metric=x: "),
         ({"save_best_every_sec": 1.0, "train_for_frames": 40, "env_frameskip": 4}, "training ends after 10: "),
         ({}, None),
         (PBT, None),

@@ -177,6 +177,17 @@ def test_integers_come_in_a_dtype_of_which_the_row_holds_all() -> None:
     assert rows["action_mask"].all()
 
 
+def test_unsigned_integers_of_16_bits_take_those_of_8_and_no_signed_ones() -> None:
+    space: Any = spaces.Box(0, 65535, (2,), np.uint16)
+    writer = TensorWriter(EnvSpec.of_spaces(space, spaces.Discrete(2)), space)
+    rows = {"obs": torch.zeros(3, 2, dtype=torch.uint16)}
+
+    writer.write(torch.full((3, 2), 200, dtype=torch.uint8), rows)
+    assert rows["obs"].tolist() == [[200, 200]] * 3
+    with pytest.raises(BadObservation, match=r"has dtype torch.int32.* torch.uint16"):
+        writer.write(torch.full((3, 2), 200, dtype=torch.int32), rows)
+
+
 @pytest.mark.parametrize(
     ("flaw", "text"),
     [
