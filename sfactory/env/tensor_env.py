@@ -127,8 +127,8 @@ class TensorWriter:
 
 def _holds_all(row: torch.dtype, given: torch.dtype) -> bool:
     """Whether all integers of ``given`` are in ``row``; torch itself promotes no uint16 and wider."""
-    names = [str(dtype).removeprefix("torch.") for dtype in (given, row)]
-    return np.can_cast(*names, "safe")
+    narrow, wide = (np.dtype(str(dtype).removeprefix("torch.")) for dtype in (given, row))
+    return np.can_cast(narrow, wide, "safe")
 
 
 def require_tensor(what: str, given: object, like: Tensor) -> None:
