@@ -183,7 +183,8 @@ def test_frozen_policy_that_is_rarely_chosen_plays_and_blocks_nothing(run_traine
     assert [path.name for path in checkpoints(run, 1).glob("checkpoint_*_*.pth")] == ["checkpoint_000000000_0.pth"]
 
 
-@pytest.mark.parametrize("serial", [long(False), True])
+@LONG
+@pytest.mark.parametrize("serial", [False, True])
 def test_member_that_plays_no_more_does_not_block_turns(run_trainer: RunTrainer, serial: bool) -> None:
     players = {"num_policies": 3, "policy_mapping": "tests.support.envs:soon_without_the_third"}
     envs = {"env": "tests.support.envs:Fading", "num_workers": 1, "num_envs_per_worker": 6}

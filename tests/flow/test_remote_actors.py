@@ -142,6 +142,7 @@ def test_every_transition_of_remote_actors_arrives_once_though_one_is_killed(tmp
         assert (versions == versions[:, :1]).all()
 
 
+@pytest.mark.long
 def test_a_run_goes_on_without_a_remote_actor_that_is_killed_and_accounts_for_all_steps(
     run_trainer: RunTrainer, tmp_path: Path, start: Start
 ) -> None:
