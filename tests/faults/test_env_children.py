@@ -14,7 +14,7 @@ import pytest
 from scripts.proc import PROC, marked
 from sfactory.errors import ExitCode
 from sfactory.process.orphans import children_of
-from tests.support.long import long
+from tests.support.long import LONG, long
 from tests.support.process_states import wait_until_all_work
 from tests.support.processes import eventually
 from tests.support.trainer import ENDLESS, MORE_STEPS, REAL, RunTrainer, TrainerRun, within
@@ -86,9 +86,9 @@ def test_what_envs_start_ends_with_their_actor_and_an_interrupted_run(run_traine
     run.assert_ended(ExitCode.SIGINT)
 
 
-@pytest.mark.parametrize(
-    ("serial", "end"), [(False, None), long(True, None), long(False, signal.SIGTERM), long(True, signal.SIGTERM)]
-)
+@LONG
+@pytest.mark.parametrize("serial", [False, True])
+@pytest.mark.parametrize("end", [None, signal.SIGTERM])
 def test_nothing_that_envs_have_started_is_left_when_main_has_ended(
     run_trainer: RunTrainer, tmp_path: Path, serial: bool, end: signal.Signals | None
 ) -> None:

@@ -23,7 +23,7 @@ EVALUATED = {"eval_interval_sec": 1, "eval_workers": 2}
         long("sf-actor-1", {"inference": "local"}, ExitCode.FAULTS),
         long("sf-policy-0-0", {}, ExitCode.FAULTS),
         ("sf-learner-0", {}, ExitCode.LEARNER),
-        ("sf-eval-1", EVALUATED, ExitCode.FAULTS),
+        long("sf-eval-1", EVALUATED, ExitCode.FAULTS),
     ],
     ids=str,
 )

@@ -48,7 +48,7 @@ def test_limit_of_frames_counts_skipped_frames_and_a_finished_run_says_so(run_tr
 
 
 @pytest.mark.parametrize(
-    ("how", "inference"), [("raise", "central"), long("exit", "central"), ("hang", "local"), long("raise", "local")]
+    ("how", "inference"), [long("raise", "central"), long("exit", "central"), ("hang", "local"), long("raise", "local")]
 )
 def test_finished_run_survives_an_env_that_cannot_be_closed(run_trainer: RunTrainer, how: str, inference: str) -> None:
     run = run_trainer(

@@ -41,7 +41,7 @@ def assert_bottleneck_and_shares(run: TrainerRun, inference: str) -> None:
         assert 1 <= fullest["ring/requests_min"] <= fullest["ring/requests_p50"] <= fullest["ring/requests_max"]
 
 
-@pytest.mark.parametrize("flags", [{"inference": "central"}, long({"inference": "local"}), {"serial_mode": True}])
+@pytest.mark.parametrize("flags", [{"inference": "central"}, long({"inference": "local"}), long({"serial_mode": True})])
 def test_page_names_what_runs_write(run_trainer: RunTrainer, flags: dict[str, object]) -> None:
     often = {"report_interval_sec": 1, "experiment_summaries_interval": 1}
     run = run_trainer(env=UNHURRIED, train_for_seconds=4, **often, **flags).done()
