@@ -187,7 +187,8 @@ def sampler(
     named = [each if isinstance(each, str | type) else type(each) for each in _each_of(flags.pop("observers", None))]
     given = {"env": env, "encoder": encoder, "observers": named}
     flags = {**{name: value for name, value in given.items() if value}, **flags}
-    flags = {"restart_behavior": "restart", **flags, "num_batches_per_epoch": 1}  # no run is resumed, no dataset made
+    # No run is resumed, and a batch has batch_size steps.
+    flags = {"restart_behavior": "restart", **flags, "num_batches_per_epoch": 1}
     resolved = for_rank(read_command_line(words_of(flags)), ONE_RANK)
     with _alone("sfactory.sampler"), _open_streams():
         spawner, unused = _open_spawner(resolved.config, "sampling"), Interrupts()

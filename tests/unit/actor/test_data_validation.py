@@ -18,7 +18,7 @@ from sfactory.actor.split import Split
 from sfactory.config.schema import ModelConfig
 from sfactory.env.conversion import BadObservation
 from sfactory.errors import EnvFaults, ExitCode
-from sfactory.shared.trajectories import TrajectoryBuffer
+from sfactory.shared.trajectories import Slot, TrajectoryBuffer
 from sfactory.spec import EnvSpec
 from tests.support.episodes import finished_episodes
 from tests.support.parts import SCALAR, small_layout
@@ -211,6 +211,17 @@ def test_resets_that_never_show_valid_data_count_as_restarts(waits: list[float])
     assert record.counts() == (3, 1)
 
 
+def played_alone(env: ScriptedEnv) -> tuple[Slot, FaultRecord]:
+    """A slot that the env alone has filled, and the faults that were counted."""
+    spec = EnvSpec.of_spaces(env.observation_space, env.action_space)
+    record = FaultRecord(lambda seed: env)
+    split = Split.of_envs(0, [env], spec, T, record.handling)
+    split.reset([0], "actor 0")
+    slot = TrajectoryBuffer(spec, small_layout(rows=1)).slot(0)
+    play(split, [slot])
+    return slot, record
+
+
 def test_fractions_in_an_integer_observation_are_invalid_and_not_truncated() -> None:
     class Counter(ScriptedEnv):
         def __init__(self) -> None:
@@ -220,13 +231,7 @@ def test_fractions_in_an_integer_observation_are_invalid_and_not_truncated() -> 
         def _obs(self) -> Any:
             return 1.5 if self._step == 2 and self._episode == 0 else 100 * self._episode + self._step
 
-    spec = EnvSpec.of_spaces(Counter().observation_space, Counter().action_space)
-    record = FaultRecord(lambda seed: Counter())
-    split = Split.of_envs(0, [Counter()], spec, T, record.handling)
-    split.reset([0], "actor 0")
-    slot = TrajectoryBuffer(spec, small_layout(rows=1)).slot(0)
-
-    play(split, [slot])
+    slot, record = played_alone(Counter())
 
     assert slot.obs["obs"][:, 0].tolist() == [0, 1, 100, 101, 102]
     assert slot.valid[:, 0].tolist() == [True, False, True, True]
@@ -242,13 +247,7 @@ def test_an_integer_that_the_dtype_of_the_space_does_not_hold_is_invalid() -> No
         def _obs(self) -> Any:
             return np.array([200 if self._step == 2 and self._episode == 0 else 10 * self._episode + self._step])
 
-    spec = EnvSpec.of_spaces(Counter().observation_space, Counter().action_space)
-    record = FaultRecord(lambda seed: Counter())
-    split = Split.of_envs(0, [Counter()], spec, T, record.handling)
-    split.reset([0], "actor 0")
-    slot = TrajectoryBuffer(spec, small_layout(rows=1)).slot(0)
-
-    play(split, [slot])
+    slot, record = played_alone(Counter())
 
     assert slot.obs["obs"][:, 0, 0].tolist() == [0, 1, 10, 11, 12]
     assert slot.valid[:, 0].tolist() == [True, False, True, True]
@@ -259,14 +258,9 @@ def test_an_integer_that_the_dtype_of_the_space_does_not_hold_is_invalid() -> No
 def test_numbers_that_the_network_would_read_as_infinite_are_invalid(shown: float) -> None:
     wide: Any = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
     env = ScriptedEnv([], Faults(shown={1: np.array([3e38]), 2: np.array([shown])}))
-    spec = EnvSpec.of_spaces(wide, env.action_space)
-    record = FaultRecord(lambda seed: env)
     env.observation_space = wide
-    split = Split.of_envs(0, [env], spec, T, record.handling)
-    split.reset([0], "actor 0")
-    slot = TrajectoryBuffer(spec, small_layout(rows=1)).slot(0)
 
-    play(split, [slot])
+    slot, record = played_alone(env)
 
     assert slot.obs["obs"][:, 0, 0].tolist() == [0, 3e38, 100, 101, 102]
     assert slot.valid[:, 0].tolist() == [True, False, True, True]
