@@ -25,8 +25,8 @@ Rows = Mapping[str, Array]
 _Casting = Literal["safe", "same_kind"]
 
 
-class BadObservation(SFactoryError):
-    """An observation does not have the shape or dtype of the env's observation space."""
+class BadObservation(SFactoryError, ValueError):
+    """An observation is none of the env's observation space, or none that an action can be chosen for."""
 
 
 NOT_FINITE = "holds NaN or infinity"
@@ -204,9 +204,10 @@ class BlockWriter(ObsWriter):
 
 
 def value_flaw(leaf: Any, spec: TensorSpec) -> str:
-    """What is wrong with the values of one observation of the right shape and dtype; '' if nothing is."""
+    """What is wrong with the values of one observation, or a batch, of the right shape and dtype; '' if nothing is."""
     if spec.heads:
-        return "" if has_legal_action(np.asarray(leaf)[None], first_choices(spec))[0] else NO_LEGAL_ACTION
+        masks = np.asarray(leaf).reshape(-1, sum(spec.heads))
+        return "" if has_legal_action(masks, first_choices(spec)).all() else NO_LEGAL_ACTION
     if limits := spec.limits:
         values = np.asarray(leaf)
         return "" if bool(((values >= limits[0]) & (values <= limits[1])).all()) else OUT_OF_RANGE

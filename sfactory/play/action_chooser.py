@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sfactory.actor.previous_steps import PreviousSteps
 from sfactory.env.actions import action_reader, block_reader
-from sfactory.env.conversion import BlockWriter, ObsWriter
+from sfactory.env.conversion import BlockWriter, Flaw, ObsWriter, value_flaw
 from sfactory.model.actor_critic import Acted
 from sfactory.model.torch_state import OwnTorchState
 from sfactory.spec import EnvSpec
@@ -60,6 +60,11 @@ class ActionChooser:
         self._read = (block_reader if in_batches else action_reader)(action_space, spec.actions, prefix)
         self._rows = {key: np.zeros((size, *tensor.shape), tensor.dtype) for key, tensor in spec.obs}
         self._obs = {key: torch.from_numpy(row) for key, row in self._rows.items()}
+        may_wait = spec.agents and not spec.in_turns  # with a mask that allows nothing
+        self._unplayed = range(size) if may_wait else range(0)
+        self._checked = [
+            (key, leaf) for key, leaf in spec.obs if not (leaf.is_core_input or (leaf.is_mask and may_wait))
+        ]
 
     @np.errstate(all="ignore")  # whatever an env has set
     def read(self, observations: Any, previous: PreviousSteps | None = None) -> dict[str, Tensor]:
@@ -69,11 +74,20 @@ class ActionChooser:
             previous.write(self._rows)
         return self._obs
 
+    def flaws(self, observations: Any) -> dict[int, Flaw]:
+        """By row, what is wrong with the values of the observations that ``read`` has read last."""
+        if not any(value_flaw(self._rows[key], leaf) for key, leaf in self._checked):
+            return {}
+        return self.writer.flaws(observations, len(next(iter(self._rows.values()))), self._unplayed)
+
     def choose(
         self, observations: Any, state: Tensor, previous: PreviousSteps | None = None, deterministic: bool = False
     ) -> Chosen:
         """Raises BadObservation if the observations do not fit. previous: what a core also reads."""
-        obs = self.read(observations, previous)
+        return self.act(self.read(observations, previous), state, deterministic)
+
+    def act(self, obs: dict[str, Tensor], state: Tensor, deterministic: bool = False) -> Chosen:
+        """Choose for what ``read`` has returned."""
         with OwnTorchState(), torch.inference_mode():
             acted = self._model.act(obs, state, deterministic)
         rows = {key: action.numpy() for key, action in acted.actions.items()}

@@ -106,7 +106,8 @@ class Policy:
         """An action for one observation, as the env takes it, and the state for the next one.
 
         state: what the last call returned; None at the start of an episode. deterministic: the most probable action
-        instead of a random one. Raises BadObservation if ``obs`` is not of ``observation_space``.
+        instead of a random one. Raises BadObservation, a ValueError, if ``obs`` is not of ``observation_space``, holds
+        NaN or infinity, or has an action mask that allows nothing.
         """
         try:
             actions, state = self._chosen([obs], state, None, deterministic)
@@ -137,8 +138,7 @@ class Policy:
     ) -> PolicyOutput:
         """What the network says of B observations, of which it chooses no action; arguments as in ``act_batch``."""
         try:
-            chooser, shown, memory, previous = self._read(observations, state, first)
-            obs = chooser.read(shown, previous)
+            _, obs, memory, previous = self._read(observations, state, first)
         except BadObservation as error:
             raise self._explained(error, observations, may_be_one=True) from None
         with OwnTorchState(), torch.no_grad():  # inference tensors could be no target of a gradient
@@ -165,14 +165,14 @@ class Policy:
     def _chosen(
         self, observations: Any, state: PolicyState | None, first: npt.ArrayLike | None, deterministic: bool
     ) -> tuple[Any, PolicyState]:
-        chooser, shown, memory, previous = self._read(observations, state, first)
-        chosen = chooser.choose(shown, memory, previous, deterministic)
+        chooser, obs, memory, previous = self._read(observations, state, first)
+        chosen = chooser.act(obs, memory, deterministic)
         return chosen.actions, PolicyState(chosen.state, None, previous, chosen.rows)
 
     def _read(
         self, observations: Any, state: PolicyState | None, first: npt.ArrayLike | None
-    ) -> tuple[ActionChooser, Any, torch.Tensor, PreviousSteps | None]:
-        """What reads the observations, these as it takes them, the memory before them, the steps before them."""
+    ) -> tuple[ActionChooser, dict[str, torch.Tensor], torch.Tensor, PreviousSteps | None]:
+        """What reads the observations, these as the model takes them, the memory and the steps before them."""
         in_batches = not isinstance(observations, list)
         shown = self._shown(observations) if in_batches else [self._shown(obs) for obs in observations]
         if not (size := self._size(shown) if in_batches else len(observations)):
@@ -183,8 +183,13 @@ class Policy:
         begins = np.zeros(size, bool) if first is None else np.broadcast_to(np.asarray(first, bool), (size,))
         if begins.any():
             memory = torch.where(torch.from_numpy(begins.copy()).unsqueeze(-1), 0.0, memory)
-        previous = self._before(state, size, begins)
-        return self._chooser(size, in_batches), shown, memory, previous
+        previous, chooser = self._before(state, size, begins), self._chooser(size, in_batches)
+        obs = chooser.read(shown, previous)
+        for row, flaw in sorted(chooser.flaws(shown).items()):
+            where = f" of row {row}" if size > 1 else ""
+            advice = "; a row that needs none, as its episode is over, may be any valid observation" if where else ""
+            raise BadObservation(f"observation {flaw.key!r}{where} {flaw.text}: no action is chosen for it{advice}")
+        return chooser, obs, memory, previous
 
     def _size(self, batch: Any) -> int:
         """B of a batch; raises BadObservation if it has none."""

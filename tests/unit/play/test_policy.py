@@ -193,6 +193,31 @@ def test_observations_that_do_not_fit_are_answered_with_what_fits() -> None:
         assert "env" not in str(caught.value)
 
 
+def test_no_action_is_chosen_for_invalid_numbers_or_without_a_legal_one() -> None:
+    saved_run(EnvSpec.of_spaces(MASKED, spaces.Discrete(4)), {"encoder_mlp_layers": (8,)})
+    waiting = EnvSpec.of_spaces(MASKED, spaces.Discrete(4), ("a", "b"))
+    saved_run(waiting, {"encoder_mlp_layers": (8,)}, "waiting")
+    policy, of_agents = sfactory.load("train_dir/run"), sfactory.load("train_dir/waiting")
+    good = {"view": np.zeros(3, np.float32), "action_mask": np.ones(4, np.int8)}
+    infinite, beyond = {**good, "view": np.array([0, np.inf, 0])}, {**good, "view": np.array([0, 0, 1e300])}
+    none_legal = {**good, "action_mask": np.zeros(4, np.int8)}
+    batch = {key: np.stack([each[key] for each in (good, good, infinite)]) for key in good}
+
+    cases: list[tuple[Callable[[Any], object], Any, str]] = [
+        (policy.act, {**good, "view": np.full(3, np.nan)}, "^observation 'view' holds NaN or infinity: "),
+        (policy.act, beyond, "^observation 'view' holds NaN or infinity: "),
+        (policy.act, none_legal, "^observation 'action_mask' allows no action: "),
+        (policy.act_batch, [good, none_legal], "^observation 'action_mask' of row 1 allows no action: "),
+        (policy.act_batch, batch, "^observation 'view' of row 2 holds NaN or infinity: "),
+        (policy.forward, batch, "^observation 'view' of row 2 holds NaN or infinity: "),
+        (of_agents.act_batch, [none_legal, infinite], "^observation 'view' of row 1 holds NaN or infinity: "),
+    ]
+    for function, given, text in cases:
+        with pytest.raises(ValueError, match=text):
+            function(given)
+    assert len(of_agents.act_batch([none_legal, good])[0]) == 2  # the first one waits for its turn
+
+
 def test_the_network_says_what_it_acts_by() -> None:
     model = saved_run(
         EnvSpec.of_spaces(MASKED, spaces.Dict(go=spaces.Discrete(4), push=BOUNDS)),
