@@ -36,6 +36,16 @@ PRINT_CONFIG = Flag(PRINT_CONFIG_FLAG, "", bool, False, FlagInfo("print the flag
 # Sample Factory's examples give it, and it is what is done anyway.
 ALGO_FLAG = "algo"
 ALGO = Flag(ALGO_FLAG, "", str, "APPO", FlagInfo("the algorithm"))
+# What has one name in one command and another in another one.
+_SAME_THING = (
+    ("eval_episodes", "episodes", "max_num_episodes"),
+    ("eval_workers", "workers"),
+    ("num_workers", "workers"),
+    ("eval_video", "save_video"),
+    ("env_frameskip", "eval_env_frameskip"),
+    ("train_for_env_steps", "steps"),
+    ("train_for_frames", "max_num_frames"),
+)
 
 
 @dataclass
@@ -132,6 +142,11 @@ def _value_advice(flag: Flag) -> str:
 
 
 def _unknown(typed: str, name: str, known: Collection[str]) -> str:
+    alike = [other for names in _SAME_THING if name in names for other in names if other in known]
+    if alike:
+        owners = "sfactory.train" if name in all_flags() else commands_with(name)
+        here = " or ".join(f"--{other}" for other in alike)
+        return f"--{shown(typed)} is a flag of {owners}, not of this command; here it is {here}"
     if name in all_flags():
         own = ": a run has its own in config.json" if "experiment" in known else ""
         return f"--{shown(typed)} is a flag of sfactory.train, not of this command; leave it out{own}"

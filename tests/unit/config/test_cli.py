@@ -6,7 +6,7 @@ import functools
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +16,15 @@ import pytest
 import yaml
 
 from sfactory.config.argv import CONFIG, scan, words_of
-from sfactory.config.commands import evaluate_flags, export_flags, match_flags, page_flags, plot_flags, read_check_line
+from sfactory.config.commands import (
+    evaluate_flags,
+    export_flags,
+    match_flags,
+    page_flags,
+    plot_flags,
+    read_check_line,
+    read_evaluate_line,
+)
 from sfactory.config.config_file import read_config_file
 from sfactory.config.enjoy import enjoy_flags, read_enjoy_line
 from sfactory.config.flags import Flag, all_flags, coerce, config_of, did_you_mean, values_of
@@ -903,6 +911,24 @@ def test_a_command_that_lacks_a_flag_says_that_another_has_it() -> None:
         read_enjoy_line(["--num_sgd_iter=3"])
     with pytest.raises(ConfigError, match=r"^--encoder is a flag of sfactory\.train, .*; leave it out: a run has its"):
         read_enjoy_line(["--experiment=one", "--encoder=mine:Net"])
+
+
+def test_a_flag_that_has_another_name_in_a_command_is_answered_with_that_name() -> None:
+    cases: list[tuple[Callable[[list[str]], object], str, str]] = [
+        (read_evaluate_line, "eval_episodes", "--episodes"),
+        (read_evaluate_line, "max_num_episodes", "--episodes"),
+        (read_evaluate_line, "num_workers", "--workers"),
+        (read_enjoy_line, "eval_episodes", "--max_num_episodes"),
+        (read_enjoy_line, "episodes", "--max_num_episodes"),
+        (read_enjoy_line, "env_frameskip", "--eval_env_frameskip"),
+        (read_check_line, "train_for_env_steps", "--steps"),
+        (lambda argv: read(*argv), "workers", "--eval_workers or --num_workers"),
+    ]
+    for reads, name, here in cases:
+        with pytest.raises(
+            ConfigError, match=rf"^--{name} is a flag of .*, not of this command; here it is {here}(\n|$)"
+        ):
+            reads([f"--{name}=20", "--experiment=one"])
 
 
 @pytest.mark.parametrize(
