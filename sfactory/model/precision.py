@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sfactory.config.schema import Config
+from sfactory.config.schema import Config, ModelConfig
 from sfactory.model.torch_state import OwnTorchState
 
 _log = logging.getLogger(__name__)
@@ -57,8 +57,11 @@ def wide(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def warn_of_emulation(amp: Amp, device: str) -> None:
-    """Warn if ``amp`` names a format for which the CPU has no units."""
+def warn_of_emulation(config: ModelConfig, device: str) -> None:
+    """Warn if ``amp`` names a format for which the CPU has no units, and built-in layers compute in it."""
+    amp = config.amp
+    if config.model or (config.encoder and not config.decoder_mlp_layers):
+        return
     if device == "cpu" and (amp == "fp16" or (amp == "bf16" and not cpu_has_bf16())):
         _log.warning("--amp=%s: this processor emulates the format, slower than float32; --amp=auto avoids that", amp)
 

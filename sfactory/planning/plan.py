@@ -333,7 +333,7 @@ def plan_run(
 ) -> Plan:
     """As ``plan_sizes``; also check the machine's resources, with warnings for those that a run can do without."""
     plan = plan_sizes(config, spec, env_step_us, resident, place)
-    warn_of_emulation(config.model.amp, plan.device)
+    warn_of_emulation(config.model, plan.device)
     if config.run.device == "auto" and plan.device == "cpu" and (why := why_unused()):
         _log.warning("torch cannot use the GPU of this machine, so the CPU computes: %s", why)
     if config.run.serial_mode:  # it has no other processes

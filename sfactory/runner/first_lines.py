@@ -62,8 +62,14 @@ def beside_the_usual(config: Config, place: Place) -> Iterator[str]:
     """Sentences on what most runs do not use: ranks, wrappers, own networks, a pool of opponents, a bonus."""
     if (updates := config.learner.sync_every) > 1 and place.world == 1:
         yield f"--sync_every={updates} has no effect: this run is one rank (docs/scaling.md)"
-    for part, name in own_parts(config.model).items():
+    own = own_parts(config.model)
+    for part, name in own.items():
         yield f"{'the whole network' if part == 'model' else f'the {part} of the network'} is {name}"
+    if config.model.amp != "off" and own.keys() - {"core"}:
+        yield (
+            f"{assigned('amp', config.model.amp)} is for built-in layers: networks of your own compute in the formats "
+            "that they are written in (torch.autocast), and a GPU multiplies their float32 matrices as TF32"
+        )
     if used := config.wrappers.used:
         yield f"the environment is wrapped, from the inside: {', '.join(starmap(assigned, used.items()))}"
     if not LINUX:

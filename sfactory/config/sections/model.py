@@ -103,9 +103,9 @@ class ModelConfig:
     )
     amp: Literal["off", "bf16", "fp16", "auto"] = flag(
         "off",
-        "format that encoders and decoders compute in: bfloat16 or float16; the first layer over plain numbers, all "
-        "else, weights and checkpoints stay float32 (which a GPU then multiplies as TF32); auto uses bf16 if the "
-        "device has units for it; on a GPU auto is the default for images that no env family makes",
+        "format that built-in encoders and decoders compute in: bfloat16 or float16; the first layer over plain "
+        "numbers, all else, weights and checkpoints stay float32 (which a GPU then multiplies as TF32); auto uses bf16 "
+        "if the device has units for it; on a GPU auto is the default for images that no env family makes",
     )
     cuda_graphs: bool = flag(
         False,

@@ -10,12 +10,15 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 
+from sfactory.config.flags import config_of
 from sfactory.config.schema import ModelConfig, OptimConfig
 from sfactory.learner.gradient_step import GradientStep, LossScale, Rates
 from sfactory.model import precision
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState, flat_bytes
 from sfactory.model.precision import ActingTwin, Amp, attributes_at_hand, compute_dtype, warn_of_emulation
+from sfactory.ranks.place import ONE_RANK
+from sfactory.runner.first_lines import beside_the_usual
 from sfactory.spec import EnvSpec
 from tests.support.parts import VECTOR, random_batch, trainer_for
 
@@ -64,15 +67,40 @@ def test_auto_is_bfloat16_on_devices_with_units_for_it(
     assert compute_dtype(amp, torch.device(device)) is dtype
 
 
-@pytest.mark.parametrize(("amp", "units", "warned"), [("off", False, 0), ("bf16", True, 0), ("bf16", False, 1)])
+@pytest.mark.parametrize(
+    ("fields", "units", "warned"),
+    [
+        ({"amp": "off"}, False, 0),
+        ({"amp": "bf16"}, True, 0),
+        ({"amp": "bf16"}, False, 1),
+        ({"amp": "bf16", "model": "my_parts:Model"}, False, 0),
+        ({"amp": "bf16", "encoder": "my_parts:Encoder"}, False, 0),
+        ({"amp": "bf16", "encoder": "my_parts:Encoder", "decoder_mlp_layers": (8,)}, False, 1),
+    ],
+)
 def test_emulated_format_is_a_warning(
-    amp: Amp, units: bool, warned: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    fields: dict[str, Any],
+    units: bool,
+    warned: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(precision, "cpu_has_bf16", lambda: units)
 
-    warn_of_emulation(amp, "cpu")
+    warn_of_emulation(ModelConfig(**fields), "cpu")
 
     assert caplog.text.count("--amp=bf16: this processor emulates") == warned
+
+
+@pytest.mark.parametrize(("part", "said"), [("model", 1), ("encoder", 1), ("decoder", 1), ("core", 0)])
+def test_a_format_is_said_to_be_for_built_in_layers_if_there_are_networks_of_the_users_own(
+    part: str, said: int
+) -> None:
+    config = config_of({"env": "CartPole-v1", part: "my_parts:Own", "amp": "bf16"})
+
+    sentences = list(beside_the_usual(config, ONE_RANK))
+
+    assert sum("--amp=bf16 is for built-in layers" in sentence for sentence in sentences) == said
 
 
 @SHORT
