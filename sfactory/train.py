@@ -6,7 +6,6 @@ last line is ``RESULT ...``.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import sys
 from collections.abc import Sequence
@@ -91,7 +90,7 @@ class _TrainCommand(Command):
         """Report what an earlier session has reached; it is still valid."""
         earlier = self._print_end("interrupted", "", can_resume=True)
         if earlier is not None and not self.place.rank:
-            show_result(dataclasses.replace(earlier, status="interrupted").to_dict())
+            show_result(earlier.ended("interrupted").to_dict())
 
     def on_failure(self, cause: str) -> None:
         """Say how to try again, unless it would be refused again."""

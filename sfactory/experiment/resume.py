@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -137,7 +136,7 @@ def summary_of(config: Config, resumed: Resumed | None, status: Result) -> Summa
     if earlier is not None and (
         earlier.env_steps == resumed.env_steps if is_latest else earlier.env_steps >= resumed.env_steps
     ):
-        return dataclasses.replace(earlier, status=status)
+        return earlier.ended(status)
     return Summary(
         status=status,
         env_steps=resumed.env_steps,

@@ -25,6 +25,7 @@ class Summary:
     evaluation: the last evaluation beside training, see EvaluationReport. policies: with several policies, the results
     of each. best_policy: the one with the highest mean true objective, unless each plays agents of its own.
     best_is_full: whether the best mean is one of stats_avg episodes; None in files of earlier versions.
+    ended_by: the name of the observer that ended a run that is done; None at a limit.
     """
 
     status: Result
@@ -46,6 +47,11 @@ class Summary:
     policies: Sequence[Mapping[str, float | None]] = ()
     best_policy: int | None = None
     best_is_full: bool | None = None
+    ended_by: str | None = None
+
+    def ended(self, status: Result) -> Summary:
+        """The same of a later session, or of a later end, which no observer has brought about."""
+        return dataclasses.replace(self, status=status, ended_by=self.ended_by if status == "done" else None)
 
     def to_dict(self) -> dict[str, object]:
         """Plain values; numbers that are not finite become None."""
@@ -94,15 +100,16 @@ def result_line(
     return_mean: float | None,
     resume_command: str = "",
     cause: str = "",
+    ended_by: str | None = None,
     saved_env_steps: int | None = None,
 ) -> str:
-    """The last line on stderr: how the run ended, why if it failed, and the command that resumes it, if one can.
+    """The last line on stderr: how the run ended, why if not at a limit, and the command that resumes it, if one can.
 
     ``saved_env_steps``: where that command resumes, which is before ``env_steps`` if the end was not saved.
     """
     mean = "none" if return_mean is None or not math.isfinite(return_mean) else f"{return_mean:.3f}"
     saved = "" if saved_env_steps is None else f" saved={saved_env_steps}"
-    why = f" cause: {cause}" if cause else ""
+    why = f" cause: {cause}" if cause else f" ended by: {ended_by}" if ended_by else ""
     resume = f" resume: {resume_command}" if resume_command else ""
     line = f"RESULT {status} env_steps={env_steps} return={mean}{saved}{why}{resume}"
     return line.replace("\n", " ")

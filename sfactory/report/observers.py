@@ -115,6 +115,7 @@ class Observers:
         self._interrupts = interrupts
         self._begun = set[str]()  # those with an on_init that has returned or failed, but not refused the run
         self.enough = False  # an observer has ended the run by its answer to a report
+        self._ended_by: str | None = None  # its name
         self._failure: ObserverFailed | None = None
 
     @staticmethod
@@ -192,7 +193,7 @@ class Observers:
             answer = self._call(name, "on_report", partial(_wants_to_continue, observer, row))
             if answer is False and not last and not self.enough:
                 _log.info("observer %s ended the run: on_report() returned False", name)
-                self.enough = True
+                self.enough, self._ended_by = True, name
 
     def on_video(self, path: Path, env_steps: int) -> None:
         """Call ``on_video``."""
@@ -206,6 +207,9 @@ class Observers:
         if self._failure is not None and outcome.error is not None:
             _log.error("%s", self._failure)
         outcome = dataclasses.replace(self._with_failure(outcome), stopped_early=self.enough)
+        if outcome.status == "done":
+            summary = dataclasses.replace(outcome.summary, ended_by=self._ended_by)
+            outcome = dataclasses.replace(outcome, summary=summary)
         self._call_all("on_stop", lambda observer: observer.on_stop(outcome))
         return self._with_failure(outcome)
 
@@ -213,7 +217,7 @@ class Observers:
         """The outcome with an observer's failure as its error, unless the run has failed by itself."""
         if self._failure is None or outcome.error is not None:
             return outcome
-        summary = dataclasses.replace(outcome.summary, status="failed")
+        summary = outcome.summary.ended("failed")
         return dataclasses.replace(outcome, status="failed", summary=summary, error=self._failure)
 
     def _call_all(self, method: str, call: Callable[[Observer], None]) -> None:

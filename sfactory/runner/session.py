@@ -280,6 +280,7 @@ class Session:
             env_steps=summary.env_steps,
             return_mean=summary.episode_return_mean,
             cause="" if error is None else error.headline,
+            ended_by=summary.ended_by,
             saved_env_steps=outcome.saved_env_steps,
             resume_command="" if run_dir.lost else command,
         )
@@ -301,7 +302,7 @@ def _write_summary(outcome: Outcome, run_dir: RunDir) -> None:
 def summary_of_unopened(config: Config) -> Summary:
     """The summary of a run that was interrupted before its directory was opened."""
     earlier = Summary.read(Path(config.run.train_dir) / config.run.experiment / SUMMARY_NAME)
-    return dataclasses.replace(earlier or summary_of(config, None, "interrupted"), status="interrupted")
+    return (earlier or summary_of(config, None, "interrupted")).ended("interrupted")
 
 
 def _with_seed(resolved: Resolved) -> tuple[Resolved, int]:

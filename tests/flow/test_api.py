@@ -18,6 +18,7 @@ import sfactory
 from scripts.proc import MARK, marked
 from sfactory import api
 from sfactory.errors import ConfigError, EnvError, ExitCode, ObserverFailed
+from sfactory.experiment.summary import Summary
 from tests.support import processes
 from tests.support.launches import SHORT
 from tests.support.long import long
@@ -293,3 +294,5 @@ def test_a_call_while_another_thread_is_at_work_is_refused(flags: Flags) -> None
     ended = sfactory.run({**flags, "serial_mode": True, "train_for_env_steps": ENDLESS}, on_report=look)
 
     assert ended.stopped_early
+    assert Summary.read(ended.run_dir / "summary.json") == ended.summary
+    assert ended.summary.ended_by == "on_report"

@@ -16,7 +16,7 @@ FIRST_KEYS = (
     "status env_steps agent_steps frames train_seconds fps sample_fps episodes episode_return_mean "
     "best_episode_return_mean episode_length_mean policy_lag updates"
 )
-LATER_KEYS = "true_objective_mean episode_extra_stats evaluation policies best_policy best_is_full"
+LATER_KEYS = "true_objective_mean episode_extra_stats evaluation policies best_policy best_is_full ended_by"
 
 
 def summary(fps: float | None = 100.0, lag: PolicyLag | None = None) -> Summary:
@@ -35,6 +35,7 @@ def test_a_summary_is_written_with_the_agreed_keys_and_read_again(tmp_path: Path
         policies=[{"env_steps": 600, "episode_return_mean": 20.0}, {"env_steps": 400, "episode_return_mean": None}],
         best_policy=0,
         best_is_full=True,
+        ended_by="my_watch:Watch",
     )
 
     written.write(path)
@@ -44,6 +45,8 @@ def test_a_summary_is_written_with_the_agreed_keys_and_read_again(tmp_path: Path
     assert content["policy_lag"] == {"min": 0.0, "mean": 1.25, "max": 3.0}
     assert content["best_episode_return_mean"] is None
     assert Summary.read(path) == written
+    assert written.ended("done") == written
+    assert written.ended("interrupted") == dataclasses.replace(written, status="interrupted", ended_by=None)
     assert [item.name for item in tmp_path.iterdir()] == ["summary.json"]
     # An earlier version wrote the first keys alone.
     path.write_text(json.dumps({key: summary().to_dict()[key] for key in FIRST_KEYS.split()}))
@@ -60,8 +63,10 @@ def test_json_is_one_line_and_numbers_that_are_not_finite_are_null() -> None:
 
 def test_the_result_line_is_one_line_and_ends_with_the_command_that_resumes() -> None:
     interrupted = result_line("interrupted", env_steps=5000, return_mean=195.25, resume_command="python -m x")
+    ended = result_line("done", env_steps=5000, return_mean=1.0, ended_by="my_watch:Watch", resume_command="python")
     failed = result_line("failed", env_steps=0, return_mean=None, resume_command="a \\\n b")
 
     assert interrupted == "RESULT interrupted env_steps=5000 return=195.250 resume: python -m x"
+    assert ended == "RESULT done env_steps=5000 return=1.000 ended by: my_watch:Watch resume: python"
     assert failed == "RESULT failed env_steps=0 return=none resume: a \\  b"
     assert result_line("failed", env_steps=7, return_mean=None) == "RESULT failed env_steps=7 return=none"

@@ -88,7 +88,10 @@ def test_an_answer_to_a_report_ends_the_session_unless_it_is_the_last_one(
     answering.on_report.assert_called_once_with({"env_steps": 10, "perf/fps": None})
     assert (observers.over, observers.enough) == (over, over)
     assert caplog.messages == ["observer a:Recording ended the run: on_report() returned False"] * over
-    assert observers.end(DONE) == dataclasses.replace(DONE, stopped_early=over)
+    summary = dataclasses.replace(SUMMARY, ended_by="a:Recording" if over else None)
+    assert observers.end(DONE) == dataclasses.replace(DONE, summary=summary, stopped_early=over)
+    interrupted = dataclasses.replace(DONE, status="interrupted", summary=SUMMARY.ended("interrupted"))
+    assert observers.end(interrupted).summary.ended_by is None
 
 
 def test_a_failure_ends_the_run_with_observer_method_and_traceback() -> None:
