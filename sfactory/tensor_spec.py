@@ -8,19 +8,18 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, cast, get_args
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from sfactory.config.schema import BY_RANK, ModelConfig
+from sfactory.config.schema import BY_RANK, LAYOUTS, ModelConfig
 from sfactory.errors import EnvError
 
 Layout = Literal[
     "flat", "choices", "mask", "entities", "hw", "hwc", "chw", "thwc", "tchw", "present", "last_action", "last_reward"
 ]
-# present: which entities of another observation there are. The others are for --core_inputs.
-_NOT_CHOSEN = ("present", "last_action", "last_reward")
+# Those that are no LAYOUTS: present: which entities of another observation there are; the others for --core_inputs.
 Reader = Literal["actor", "critic"]
 
 MASK_KEY = "action_mask"  # an observation of this name is the action mask
@@ -217,19 +216,27 @@ def _given(obs_layout: tuple[str, ...], paths: list[str]) -> dict[str, Layout]:
         entry = f"{key}={name}" if key else name
         if path not in paths:
             raise EnvError(f"--obs_layout={entry}: write KEY=LAYOUT with one of the keys {', '.join(paths)}")
-        if name not in (known := [layout for layout in get_args(Layout) if layout not in _NOT_CHOSEN]):
-            raise EnvError(f"--obs_layout={entry}: {name!r} is none of {', '.join(known)}")
+        if name not in LAYOUTS:
+            raise EnvError(f"--obs_layout={entry}: {name!r} is none of {', '.join(LAYOUTS)}")
         layouts[path] = cast(Layout, name)
     return layouts
 
 
 def _require_fit(path: str, spec: TensorSpec, layout: Layout) -> None:
-    where = f"--obs_layout={path}={layout}: observation {path!r} of shape {spec.shape} and dtype {spec.dtype}"
+    if misfit := _misfit(spec, layout):
+        fitting = [each for each in LAYOUTS if each != "mask" and not _misfit(spec, each)]
+        raise EnvError(
+            f"--obs_layout={path}={layout}: observation {path!r} of shape {spec.shape} and dtype {spec.dtype} {misfit}"
+            f": leave it out, or write {' or '.join(f'--obs_layout={path}={each}' for each in fitting)}"
+        )
+
+
+def _misfit(spec: TensorSpec, layout: str) -> str:
+    """Why an observation cannot be read so; "" if it can."""
     if layout == "choices" and not spec.sizes:
-        raise EnvError(f"{where} has no finite number of values: its space must be integer with finite bounds")
+        return "has no finite number of values, as integers with finite bounds have"
     needed = len(layout) if layout in _IMAGES else 2 if layout == "entities" else len(spec.shape)
-    if len(spec.shape) != needed:
-        raise EnvError(f"{where} has {len(spec.shape)} dimensions, and this layout needs {needed}")
+    return f"has {len(spec.shape)} dimensions, and this layout needs {needed}" if len(spec.shape) != needed else ""
 
 
 def describe(path: str, spec: TensorSpec, normalized: bool, apart: bool = False) -> str:

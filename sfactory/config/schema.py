@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
-from sfactory.config.sections.model import AUTO, BY_RANK, CORE_INPUTS, PARTS, ModelConfig
+from sfactory.config.sections.model import AUTO, BY_RANK, CORE_INPUTS, LAYOUTS, PARTS, ModelConfig
 from sfactory.config.sections.population import PopulationConfig
 from sfactory.config.sections.run import (
     BenchmarkConfig,
@@ -28,6 +28,7 @@ __all__ = [
     "AUTO",
     "BY_RANK",
     "CORE_INPUTS",
+    "LAYOUTS",
     "PARTS",
     "AlgoConfig",
     "BenchmarkConfig",

@@ -19,7 +19,7 @@ from sfactory.config.rule import (
     refuse,
     refused_where_collection_waits,
 )
-from sfactory.config.schema import AUTO, CORE_INPUTS, PARTS, Config
+from sfactory.config.schema import AUTO, BY_RANK, CORE_INPUTS, LAYOUTS, PARTS, Config
 from sfactory.config.trust import NETWORKS
 from sfactory.packages import install_command
 
@@ -189,6 +189,17 @@ def _only(flag: str, section: str, words: tuple[str, ...], what: str) -> Rule:
     return Rule((flag,), find)
 
 
+def _layouts(config: Config) -> str | None:
+    """What is wrong with ``--obs_layout`` for any env."""
+    entries = config.model.obs_layout
+    named = [(key, layout) for key, _, layout in (entry.rpartition("=") for entry in entries)]
+    if entries == BY_RANK:
+        return None
+    if unknown := next((layout for _, layout in named if layout not in LAYOUTS), None):
+        return f"{unknown!r} is no layout: there are {', '.join(LAYOUTS)}{did_you_mean(unknown, LAYOUTS)}"
+    return "an observation has several layouts: leave all but one out" if len(dict(named)) < len(named) else None
+
+
 _PARTS = ("encoder", "core", "decoder")
 _OF_ENCODER = (
     *("encoder_mlp_layers", "encoder_per_key", "encoder_conv_architecture", "encoder_conv_mlp_layers"),
@@ -217,6 +228,7 @@ NETWORK_RULES = (
     ),
     _two_networks("critic_obs_keys"),
     _two_networks("actor_obs_keys"),
+    Rule(("obs_layout",), _layouts),
     _only("core_inputs", "model", CORE_INPUTS, "input of a core"),
     needs("core_inputs", "use_rnn", "only a policy with a memory has such inputs"),
     excludes("core_inputs", "model", "a whole model has no core"),

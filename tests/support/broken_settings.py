@@ -152,6 +152,8 @@ BROKEN: list[Row] = [
     ("encoder_entity_size", {"encoder": OWN, "encoder_entity_size": 64}),
     ("encoder_entity_heads", {"encoder": OWN, "encoder_entity_heads": 2}),
     ("encoder_entity_layers", {"encoder": OWN, "encoder_entity_layers": 2}),
+    ("obs_layout", {"obs_layout": ("camera=hcw",)}),
+    ("obs_layout", {"obs_layout": ("camera=hwc", "camera=flat")}),
     ("core_inputs", {"core_inputs": ("action",)}),
     ("core_inputs", {"core_inputs": ("actions",), "use_rnn": True}),
     ("core_inputs", {"core_inputs": ("action",), "use_rnn": True, "model": OWN}),

@@ -10,6 +10,8 @@ from sfactory.config.field import flag
 
 AUTO = ("auto",)  # of critic_obs_keys: to be found out from the env
 CORE_INPUTS = ("action", "reward")
+# What --obs_layout may have an observation read as.
+LAYOUTS = ("flat", "choices", "mask", "entities", "hw", "hwc", "chw", "thwc", "tchw")
 BY_RANK = ("by_rank",)  # what runs did before --obs_layout existed: all arrays of three dimensions are images
 # Parts of a policy. normalizer: of observations; policy and value: the heads; model: all of a model of the user's own.
 PARTS = ("normalizer", "encoder", "core", "decoder", "policy", "value", "model")
