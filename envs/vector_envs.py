@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,17 @@ _MORE_GAMES = (
     *("KeystoneKapers", "KingKong", "Klax", "Koolaid", "LaserGates", "LostLuggage", "MarioBros"),
     *("MiniatureGolf", "MrDo", "Othello", "Pacman", "Pitfall2", "Pooyan", "SirLancelot", "SpaceWar", "Superman"),
     *("Tetris", "TicTacToe3d", "Trondead", "Turmoil", "VideoCheckers", "VideoChess", "VideoCube", "WordZapper"),
+)
+
+# EnvPool's scenarios of VizDoom, which hold an action for several frames.
+_DOOM = frozenset(
+    f"{scenario}-v1"
+    for scenario in (
+        *("Basic", "BasicAudio", "BasicNotifications", "Cig", "D1Basic", "D2Navigation", "D3Battle", "D4Battle2"),
+        *("DeadlyCorridor", "Deathmatch", "DefendTheCenter", "DefendTheLine", "HealthGathering"),
+        *("HealthGatheringSupreme", "MultiDuel", "MyWayHome", "PredictPosition", "RocketBasic", "SimplerBasic"),
+        *("TakeCover", "VizdoomCustom"),
+    )
 )
 
 
@@ -111,6 +122,15 @@ class EnvPool(_VectorFamily):
     def matches(self, env_name: str) -> bool:
         """Whether ``env_name`` begins with the prefix, and is no game of Procgen."""
         return super().matches(env_name) and not PROCGEN.matches(env_name)
+
+    def warnings(self, env_name: str) -> Sequence[str]:
+        """Says of VizDoom that its frames are not counted."""
+        if env_name.removeprefix(self.prefix) not in _DOOM:
+            return ()
+        return (
+            f"--env={env_name} holds an action for frame_skip frames (of --env_kwargs, 4 by default), which are not "
+            "counted: its frames, as of --train_for_frames and in summary.json, are env steps",
+        )
 
     def make(
         self, env_name: str, *, num_envs: int, seed: int = 0, env_frameskip: int = 1, **kwargs: object

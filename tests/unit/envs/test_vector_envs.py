@@ -18,6 +18,7 @@ from sfactory.env.factory import EnvFactory, make_env
 from sfactory.errors import EnvError
 from sfactory.planning.env_probe import examine
 from sfactory.spec import EnvSpec
+from sfactory_envs import vector_envs
 from tests.support.scripted_env import ScriptedEnv
 
 HERE = "tests.unit.envs.test_vector_envs"
@@ -146,6 +147,22 @@ def test_a_game_of_envpool_beyond_the_57_takes_the_frameskip_of_the_flag() -> No
     assert pool.spec.config.frame_skip == 3
     assert not pool.spec.config.use_fire_reset
     assert defaults_of("envpool:AirRaid-v5") == defaults_of("envpool:Breakout-v5")
+
+
+def test_a_scenario_of_vizdoom_in_envpool_says_that_its_frames_are_not_counted() -> None:
+    (warning,) = search_families("envpool:D3Battle-v1").warnings
+
+    assert "frame_skip frames" in warning
+    assert search_families("envpool:HalfCheetah-v5").warnings == []
+    assert search_families("envpool:Breakout-v5").warnings == []
+
+
+def test_the_scenarios_of_vizdoom_are_those_that_envpool_has() -> None:
+    envpool = pytest.importorskip("envpool")
+
+    registered = envpool.registration.registry.specs
+    assert {name for name, (module, *_) in registered.items() if module == "envpool.vizdoom"} == vector_envs._DOOM
+    assert envpool.make_spec("D3Battle-v1").config.frame_skip == 4
 
 
 def test_games_of_envpool_are_those_of_the_atari_family() -> None:
