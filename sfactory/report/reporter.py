@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 
 from sfactory.clock import Every, now
+from sfactory.config.env_families import find_family, makes_many_at_once
 from sfactory.config.saved_config import METRICS_NAME, VIDEOS_NAME
 from sfactory.config.schema import Config
 from sfactory.errors import SFactoryError
@@ -123,10 +124,9 @@ class Reporter:
             self.reports.summary(status) if self._is_of_session else summary_of(self._config, self._resumed, status)
         )
         if self.reports.sampled_env_steps and not summary.episodes:
+            ends = _advice_on_ends(self._config.run.env)
             self._console.message(
-                "no episode ended, so there is no return. If episodes have no end: --max_episode_steps=1000 truncates "
-                "those of envs of one agent that are made one by one; step() of any other env has to do it itself",
-                logging.WARNING,
+                f"no episode ended, so there is no return. If episodes have no end: {ends}", logging.WARNING
             )
         return Outcome(status, summary, error, self.reports.saved_env_steps)
 
@@ -210,3 +210,16 @@ class Reporter:
                 for writer in self._writers:
                     writer.show(env_steps, VIDEO, video.with_suffix(".gif"))
                 self._observers.on_video(video, env_steps)
+
+
+def _advice_on_ends(env: str) -> str:
+    """What gives the episodes of ``env`` an end: of those that a family makes many at a time no flag does."""
+    family = find_family(env)
+    own = (
+        "--env_kwargs have the limit of an env that takes one: max_episode_steps in EnvPool, episode_length in Brax, "
+        "max_cycles in PettingZoo"
+    )
+    if makes_many_at_once(family):
+        return own
+    others = "step() of any other env has to do it itself" if family is None else own
+    return f"--max_episode_steps=1000 truncates those of envs of one agent that are made one by one; {others}"

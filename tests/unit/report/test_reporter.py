@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from sfactory.config.flags import config_of
+from sfactory.config.schema import Config
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
 from sfactory.experiment.summary import Summary
@@ -45,11 +47,13 @@ class Naming(Advisor):
         return load.bound_by and f"bound by {load.bound_by}: advice"
 
 
-def lines_of(tmp_path: Path, drive: Callable[[Reporter, SharedObjects], None], **layout: object) -> list[str]:
+def lines_of(
+    tmp_path: Path, drive: Callable[[Reporter, SharedObjects], None], config: Config = CONFIG, **layout: object
+) -> list[str]:
     shared, stream, advisor = SharedObjects(VECTOR, small_layout(**layout), weight_bytes=8), io.StringIO(), Naming()
     with RunDir.open(tmp_path, "run") as rundir:
         console = Console(None, None, stream)
-        reporter = Reporter(CONFIG, shared, rundir, Resumed(), console, process_started_at=0.0, advisor=advisor)
+        reporter = Reporter(config, shared, rundir, Resumed(), console, process_started_at=0.0, advisor=advisor)
         drive(reporter, shared)
         reporter.finish("interrupted", None)
     return [line.partition("] ")[2] for line in stream.getvalue().splitlines()]
@@ -71,6 +75,25 @@ def test_there_is_no_line_of_progress_before_the_first_env_step(tmp_path: Path) 
     assert words == ["first", "env_steps=0", "env_steps=0", "no"]  # nothing was trained on, but sampled
     assert lines[-1].startswith("no episode ended")
     assert "--max_episode_steps=1000" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("env", "by_flag", "by_kwargs"),
+    [("my_envs:Mine", 1, 0), ("CartPole-v1", 1, 1), ("vector:CartPole-v1", 0, 1), ("envpool:Ant-v5", 0, 1)],
+)
+def test_advice_on_episodes_without_end_names_what_the_env_takes(
+    env: str, by_flag: int, by_kwargs: int, tmp_path: Path
+) -> None:
+    config = dataclasses.replace(CONFIG, run=dataclasses.replace(CONFIG.run, env=env))
+
+    def drive(reporter: Reporter, shared: SharedObjects) -> None:
+        shared.status.row("sf-actor-0").set("env_steps", 7)
+
+    last = lines_of(tmp_path, drive, config)[-1]
+
+    assert last.startswith("no episode ended")
+    assert last.count("--max_episode_steps=1000") == by_flag
+    assert last.count("--env_kwargs") == by_kwargs
 
 
 def test_bottlenecks_that_take_turns_are_advised_on_once_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
