@@ -42,13 +42,8 @@ class BadActions(SFactoryError):
 class DataValidator:
     """Checks observations, rewards and actions of one split."""
 
-    def __init__(
-        self, spec: EnvSpec, writer: ObsWriter, size: int, first: int, bad_data: BadDataCounter | None
-    ) -> None:
-        """size: rows. first: number of the split's first env in its actor.
-
-        Without ``bad_data``, invalid data is an error.
-        """
+    def __init__(self, spec: EnvSpec, writer: ObsWriter, size: int, first: int, bad_data: BadDataCounter) -> None:
+        """size: rows. first: number of the split's first env in its actor."""
         self._writer, self._first, self._bad_data = writer, first, bad_data
         self._agents, self._num_agents = spec.agents, spec.num_agents
         self._finite = np.empty(size, bool)
@@ -120,8 +115,6 @@ class DataValidator:
         try:
             self._writer.write(batch.observations, rows)
         except BadObservation:
-            if self._bad_data is None:
-                raise
             return False
         valid = True
         for key, mask, sizes in self._real:
@@ -149,11 +142,6 @@ class DataValidator:
         return flaws
 
     def _count(self, flaws: Mapping[int, Flaw]) -> None:
-        if not flaws:
-            return
-        if self._bad_data is None:
-            row, flaw = next(iter(flaws.items()))
-            raise BadObservation(f"env {self._env(row)}{self._agent(row)}: {flaw}")
         # An env counts once, however many of its agents returned invalid data.
         self._bad_data.add({self._env(row): flaw._replace(agent=self._agent(row)) for row, flaw in flaws.items()})
 

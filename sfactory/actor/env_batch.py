@@ -67,8 +67,9 @@ class BaseBatch(abc.ABC):
 
     observations: Any
     rewards: Any
+    _faults: FaultHandling
+    _first_env: int
     _writer: ObsWriter
-    _first_env = 0
     _resets_with_info = True
     _may_share = True
 
@@ -85,7 +86,6 @@ class BaseBatch(abc.ABC):
         self.ended: list[int] = []
         self.absent: list[int] = []
         self.extras = ExtraStatsTracker()
-        self._faults: FaultHandling | None = None
         self._rows_per_env = size // len(envs)
         # Observations are copied until the first steps have shown that envs share no memory. A batch of one cannot show
         # it: the env may share its memory with that of another split.
@@ -96,7 +96,7 @@ class BaseBatch(abc.ABC):
         self._steps: list[Callable[[Any], Any]] = [env.step for env in self.envs]
 
     def handle_faults(self, faults: FaultHandling, first_env: int, writer: ObsWriter) -> None:
-        """Recreate envs that raise; without this call the exception is passed on.
+        """Called before the first reset, for envs that raise: they are recreated.
 
         first_env: number of the first env in the actor. writer: checks the observations of the envs.
         """
@@ -215,10 +215,9 @@ class BaseBatch(abc.ABC):
 
     def _reset(self, env: int, seed: int | None = None) -> None:
         """Begin the next episode of ``env``; one that raises is recreated."""
-        faults, game = self._faults, self.envs[env]
+        resetting, game = self._faults.restarter.resetting, self.envs[env]
         self._steps[env] = game.step
-        if faults is not None:
-            faults.restarter.resetting(True)
+        resetting(True)
         try:
             self._begin(env, game.reset() if seed is None else game.reset(seed=seed))
         except Passing:
@@ -226,12 +225,10 @@ class BaseBatch(abc.ABC):
         except BaseException as error:  # foreign code may raise anything
             self._recreate(env, error)
         else:
-            if faults is not None:
-                faults.restarter.resetting(False)
+            resetting(False)
 
     def _reset_again(self, env: int) -> None:
         """Reset ``env`` with another seed; recreate it if it shows invalid data once more."""
-        assert self._faults is not None, "without fault handling invalid data is an error"
         self._reset(env, self._faults.restarter.fresh_seed(self._first_env + env))
         try:
             self._check_shown(env)
@@ -246,16 +243,13 @@ class BaseBatch(abc.ABC):
 
     def _recreate(self, env: int, error: BaseException) -> None:
         """Replace ``env``, which raised ``error``, by a new one at the start of an episode."""
-        faults = self._faults
-        if faults is None:
-            raise error
-        restarter, number = faults.restarter, self._first_env + env
+        restarter, number = self._faults.restarter, self._first_env + env
 
         def recreate(seed: int) -> None:
             old, self.envs[env] = self.envs[env], None  # so that it is closed once
             if old is not None:
                 close_env(old, f"env {number}, which is recreated")
-            self._install(env, faults.make(number, seed))
+            self._install(env, self._faults.make(number, seed))
             restarter.begin_work()
             self._begin(env, self.envs[env].reset(seed=seed))
             self._check_shown(env)

@@ -35,7 +35,7 @@ class MultiAgentSplit(Split):
         envs: Sequence[AgentsEnv],
         spec: EnvSpec,
         rollout: int,
-        faults: FaultHandling | None = None,
+        faults: FaultHandling,
         assignment: PolicyAssignment | None = None,
     ) -> None:
         """Raises EnvError if the agents of an env differ from those of ``spec``."""

@@ -51,16 +51,12 @@ class Split:
         writer: ObsWriter,
         read_actions: Callable[[Rows], Any],
         rollout: int,
-        faults: FaultHandling | None = None,
+        faults: FaultHandling,
         assignment: PolicyAssignment | None = None,
     ) -> None:
-        """Without ``faults``, any fault of an env is an error."""
         first_env = index * (batch.size // spec.num_agents)
-        if faults is not None:
-            batch.handle_faults(faults, first_env, writer)
-        self._validator = DataValidator(
-            spec, writer, batch.size, first_env, None if faults is None else faults.bad_data
-        )
+        batch.handle_faults(faults, first_env, writer)
+        self._validator = DataValidator(spec, writer, batch.size, first_env, faults.bad_data)
         self.index, self.spec, self.batch, self.assignment = index, spec, batch, assignment
         self.episodes = EpisodeTracker(batch.size, assignment)
         batch.extras.assignment = assignment
@@ -78,7 +74,7 @@ class Split:
         envs: Sequence[gymnasium.Env[Any, Any]] | VectorEnv,
         spec: EnvSpec,
         rollout: int,
-        faults: FaultHandling | None = None,
+        faults: FaultHandling,
         assignment: PolicyAssignment | None = None,
     ) -> Split:
         """A split of single-agent envs, or of one vector env."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -10,9 +11,12 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
+from sfactory.actor.env_batch import EnvBatch
 from sfactory.actor.env_restarts import BadDataCounter, EnvRestarter, FaultHandling, LostEpisodes
+from sfactory.env.conversion import Flaw, ObsWriter
 from sfactory.shared.control import Control
 from sfactory.shared.status import StatusBoard, StatusRow
+from tests.support.parts import SCALAR
 
 Obs = npt.NDArray[np.float32]
 Ending = Literal["terminated", "truncated", "both"]
@@ -134,3 +138,22 @@ class FaultRecord:
     def counts(self) -> tuple[int, int]:
         """Envs that were recreated, and steps with invalid data."""
         return int(self.row.get("env_restarts")), int(self.row.get("bad_env_data"))
+
+
+class _NoBadData(BadDataCounter):
+    def add(self, flaws: Mapping[int, Flaw]) -> None:
+        assert not flaws
+
+
+def no_faults() -> FaultHandling:
+    """For envs without faults: the first one ends the test."""
+    record = FaultRecord(make=lambda seed: None, most_restarts=0)
+    lost = LostEpisodes(ACTOR, 1, StatusBoard([ACTOR]))
+    return dataclasses.replace(record.handling, bad_data=_NoBadData(ACTOR, 0.0, record.row, lost))
+
+
+def batch_of(envs: Sequence[gymnasium.Env[Any, Any]]) -> EnvBatch:
+    """A batch of envs without faults, in no split."""
+    batch = EnvBatch(envs)
+    batch.handle_faults(no_faults(), 0, ObsWriter(SCALAR, ScriptedEnv().observation_space))
+    return batch

@@ -16,15 +16,14 @@ import torch
 from sfactory.actor.data_validation import BadActions
 from sfactory.actor.split import Split
 from sfactory.config.schema import ModelConfig
-from sfactory.env.conversion import BadObservation
 from sfactory.errors import EnvFaults, ExitCode
 from sfactory.shared.trajectories import Slot, TrajectoryBuffer
 from sfactory.spec import EnvSpec
 from tests.support.episodes import finished_episodes
-from tests.support.parts import SCALAR, small_layout
-from tests.support.scripted_env import EnvStock, Episode, FaultRecord, Faults, ScriptedEnv
+from tests.support.parts import small_layout
+from tests.support.scripted_env import EnvStock, Episode, FaultRecord, Faults, ScriptedEnv, no_faults
 from tests.unit.actor.test_env_faults import make_split, waits
-from tests.unit.actor.test_split import Rows, T, assert_rows, play, steps_from, used_slots
+from tests.unit.actor.test_split import Rows, T, assert_rows, play, steps_from
 
 __all__ = ["waits"]
 
@@ -267,14 +266,6 @@ def test_numbers_that_the_network_would_read_as_infinite_are_invalid(shown: floa
     assert record.counts() == (0, 1)
 
 
-def test_without_fault_handling_invalid_data_is_an_error() -> None:
-    split = Split.of_envs(1, [ScriptedEnv(), ScriptedEnv([], Faults(rewards={2: NAN}))], SCALAR, T)
-    split.reset([0, 1], "actor 0")
-
-    with pytest.raises(BadObservation, match="env 3: reward is nan"):
-        play(split, used_slots(2))
-
-
 def test_floating_point_errors_that_an_env_has_numpy_raise_are_none_of_sfactorys() -> None:
     faults = Faults(rewards={1: 1e-50, 3: 1e50}, shown={1: np.array([1e-50]), 2: np.array([1e50])})
     env = ScriptedEnv([], faults)
@@ -312,7 +303,7 @@ class TwoReals(ScriptedEnv):
 def test_an_action_that_is_not_finite_is_an_error_that_names_the_policy_version(bad: float) -> None:
     envs = [TwoReals() for _ in range(3)]
     spec = EnvSpec.of_spaces(envs[0].observation_space, envs[0].action_space)
-    split = Split.of_envs(2, envs, spec, T)
+    split = Split.of_envs(2, envs, spec, T, no_faults())
     split.reset([0, 1, 2], "actor 0")
     slot = TrajectoryBuffer(spec, small_layout(rows=3)).slot(0)
     split.begin(slot)

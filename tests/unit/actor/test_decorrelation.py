@@ -15,7 +15,7 @@ from sfactory.shared.status import StatusBoard, StatusRow, Stopwatch
 from sfactory.shared.trajectories import TrajectoryBuffer
 from tests.support.episodes import finished_episodes
 from tests.support.parts import SCALAR, small_layout
-from tests.support.scripted_env import EnvStock, Episode, Faults, ScriptedEnv, obs_at
+from tests.support.scripted_env import EnvStock, Episode, Faults, ScriptedEnv, no_faults, obs_at
 from tests.unit.actor.test_env_faults import make_split, waits
 
 __all__ = ["waits"]
@@ -30,7 +30,7 @@ def row() -> StatusRow:
 
 def fresh_split(*scripts: list[Episode]) -> tuple[Split, list[ScriptedEnv]]:
     envs = [ScriptedEnv(script) for script in scripts]
-    split = Split.of_envs(0, envs, SCALAR, T)
+    split = Split.of_envs(0, envs, SCALAR, T, no_faults())
     split.reset(list(range(len(envs))), "actor 0")
     return split, envs
 

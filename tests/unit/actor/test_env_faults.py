@@ -244,14 +244,6 @@ def test_creation_and_reset_of_a_replacement_each_have_a_timeout_of_their_own(wa
     assert 0 < stamps[0][1] < stamps[1][1] < record.row.get("busy_since")
 
 
-def test_without_fault_handling_the_exception_is_passed_on() -> None:
-    split = Split.of_envs(0, [failing(2)], SCALAR, T)
-    split.reset([0], "actor 0")
-
-    with pytest.raises(Broken, match="step 2 fails"):
-        play(split, used_slots(1))
-
-
 class Mute(Exception):
     """An exception without a readable text."""
 

@@ -13,7 +13,6 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from sfactory.action_heads import DiscreteHead
 from sfactory.actor.split import Split
 from sfactory.config.schema import ModelConfig
-from sfactory.env.conversion import BadObservation
 from sfactory.shared.trajectories import Slot, TrajectoryBuffer
 from sfactory.spec import EnvSpec, TensorSpec
 from tests.support.parts import small_layout
@@ -87,13 +86,6 @@ def test_step_to_an_observation_that_allows_nothing_is_a_fault(caplog: pytest.Lo
     assert_rows(slots[1], 0, steps_from(102))
     assert record.counts() == (0, 1)
     assert "observation 'action_mask' allows no action" in caplog.text
-
-
-def test_without_fault_handling_it_is_an_error() -> None:
-    split = Split.of_envs(0, [Masked([], stuck=1.0)], SPEC, T)
-    split.reset([0], "actor 0")
-    with pytest.raises(BadObservation, match="allows no action"):
-        play(split, slots_of(1))
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])

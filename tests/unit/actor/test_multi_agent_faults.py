@@ -15,7 +15,7 @@ from sfactory.shared.trajectories import TrajectoryBuffer
 from tests.support.episodes import finished_episodes
 from tests.support.parts import small_layout
 from tests.support.scripted_agents import Changes, ScriptedAgents
-from tests.support.scripted_env import FaultRecord
+from tests.support.scripted_env import FaultRecord, no_faults
 
 T = 4
 SECOND_MASKED = [True, False, True, True]  # ``valid`` if the second step is
@@ -173,7 +173,7 @@ def test_a_replacement_with_other_agents_is_a_failure(caplog: pytest.LogCaptureF
     assert played.record.counts() == (2, 0)
     assert "an env was made with the agents ['ann', 'bob', 'cid'], and another with ['ann', 'bob']" in caplog.text
     with pytest.raises(EnvError, match=r"made with the agents \['ann', 'bob', 'cid'\], and another with"):
-        MultiAgentSplit(0, [ScriptedAgents(), other], ScriptedAgents().spec, T)
+        MultiAgentSplit(0, [ScriptedAgents(), other], ScriptedAgents().spec, T, no_faults())
 
 
 def test_an_invalid_final_observation_discards_the_end_of_the_episode_and_resets_the_env_at_once() -> None:

@@ -28,6 +28,7 @@ from tests.support.counting_check import NAMES, Column
 from tests.support.episodes import extra_stats, finished_episodes
 from tests.support.long import long
 from tests.support.parts import small_layout
+from tests.support.scripted_env import no_faults
 
 Form = Literal["parallel", "lists"]
 FORMS: list[Form] = ["parallel", "lists"]
@@ -66,7 +67,7 @@ def test_no_policy_acts_for_the_only_agent_of_an_env_while_it_sleeps() -> None:
     policy = ActingPolicy(spec, config, None, torch.device("cpu"))
     layout = small_layout(num_actors=1, rows=1, rollout=4, agents=1, slots_per_split=1, state_size=policy.state_size)
     slot = TrajectoryBuffer(spec, layout).slot(0)
-    split = MultiAgentSplit(0, envs, spec, 4, None, PolicyAssignment(1, 1, 0))
+    split = MultiAgentSplit(0, envs, spec, 4, no_faults(), PolicyAssignment(1, 1, 0))
     split.reset([1], "actor 0")
     split.begin(slot)
     acting, states = SlotActing([policy], layout.recurrence), [policy.fresh_state(1)]
@@ -101,7 +102,7 @@ class Played:
     def __init__(self, form: Form, rules: AgentsRules, rollout: int, slots: int, seed: int = 0) -> None:
         envs = [make_env(form, rules) for _ in range(ENVS)]
         self.rules, self.rollout = rules, rollout
-        self.split = MultiAgentSplit(0, envs, envs[0].spec, rollout)
+        self.split = MultiAgentSplit(0, envs, envs[0].spec, rollout, no_faults())
         self.split.reset([1000 * seed + env for env in range(ENVS)], "actor 0")
         slot = make_slot(envs[0], ENVS * rules.agents, rollout)
         self._rng = np.random.default_rng(seed)
@@ -191,7 +192,7 @@ def test_rows_follow_random_scripts(form: Form, seed: int) -> None:
 @pytest.mark.parametrize("agents", [32, 33])
 def test_with_more_than_32_agents_only_the_return_of_the_team_is_sent(agents: int) -> None:
     env = adapted(CostFreeLists(agents, length=2))
-    split = MultiAgentSplit(0, [env], env.spec, 3)
+    split = MultiAgentSplit(0, [env], env.spec, 3, no_faults())
     split.reset([1], "actor 0")
     split.begin(make_slot(env, agents, 3))
 
@@ -209,7 +210,7 @@ def test_an_env_step_counts_once_and_for_a_policy_that_learns_from_it(frozen: tu
     env = make_env("lists", rules)
     rule = custom_assignment("here:by_half", lambda agent, episode, env: int(agent[-1]) // 2, env.agents, 0, 2)
     assignment = PolicyAssignment(rules.agents, rules.agents, 0, rule, 2, frozen)
-    split = MultiAgentSplit(0, [env], env.spec, 6, assignment=assignment)
+    split = MultiAgentSplit(0, [env], env.spec, 6, no_faults(), assignment)
     split.reset([3], "actor 0")
     slot = make_slot(env, rules.agents, 6, policies=2)
     rng, partly = np.random.default_rng(0), 0
@@ -237,7 +238,7 @@ def test_the_slot_table_counts_valid_steps_of_agents_by_policy(is_drawn: bool) -
     envs, rows = [make_env("lists", rules) for _ in range(ENVS)], ENVS * rules.agents
     rule: AssignmentRule | None = random_assignment(policies, 1, True, seed=1) if is_drawn else None
     assignment = PolicyAssignment(rows, rules.agents, 1, rule, policies)
-    split = MultiAgentSplit(0, envs, envs[0].spec, rollout, assignment=assignment)
+    split = MultiAgentSplit(0, envs, envs[0].spec, rollout, no_faults(), assignment)
     split.reset(list(range(ENVS)), "actor 0")
     table, slot = SlotTable(1, 1, 1, policies), make_slot(envs[0], rows, rollout, policies)
     invalid = absent = 0

@@ -21,7 +21,7 @@ from sfactory.shared.trajectories import Slot, TrajectoryBuffer
 from sfactory.spec import LAST_ACTION, LAST_REWARD, EnvSpec, TensorSpec
 from tests.support.parts import SCALAR, small_layout
 from tests.support.random_env import ACTIONS, OBS, RandomAgents
-from tests.support.scripted_env import ScriptedEnv
+from tests.support.scripted_env import ScriptedEnv, no_faults
 from tests.unit.actor.test_split import CASES, T
 
 BOTH = ModelConfig(core_inputs=("action", "reward"))
@@ -70,7 +70,7 @@ def assert_previous(slots: list[Slot]) -> None:
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_rows_show_the_step_before_them(case: Any) -> None:
     spec = SCALAR.for_model(BOTH)
-    split = Split.of_envs(0, [ScriptedEnv(case.script), ScriptedEnv([])], spec, T)
+    split = Split.of_envs(0, [ScriptedEnv(case.script), ScriptedEnv([])], spec, T, no_faults())
 
     assert_previous(filled(split, spec, 3))
 
@@ -81,13 +81,13 @@ def test_rows_of_vector_envs_show_the_step_before_them(mode: AutoresetMode) -> N
     scripts: Any = ([(2, "truncated"), (1, "terminated")], [(3, "terminated")])
     envs = SyncVectorEnv([partial(ScriptedEnv, script) for script in scripts], autoreset_mode=mode)
 
-    assert_previous(filled(Split.of_envs(0, envs, spec, T), spec, 2))
+    assert_previous(filled(Split.of_envs(0, envs, spec, T, no_faults()), spec, 2))
 
 
 def test_an_agent_that_slept_sees_its_own_last_action_and_what_it_earned_since() -> None:
     envs = [RandomAgents(OBS["numbers"], ACTIONS["discrete"], False)]
     spec = EnvSpec.of_spaces(envs[0].observation_space, envs[0].action_space, envs[0].agents).for_model(BOTH)
-    split = MultiAgentSplit(0, envs, spec, T, assignment=PolicyAssignment(3, 3, 0, None, 1))
+    split = MultiAgentSplit(0, envs, spec, T, no_faults(), PolicyAssignment(3, 3, 0, None, 1))
     slots = filled(split, spec, 60, agents=3)
 
     slept, awake = 0, 2

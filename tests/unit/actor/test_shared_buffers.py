@@ -8,8 +8,9 @@ import gymnasium
 import numpy as np
 import pytest
 
-from sfactory.actor.env_batch import BaseBatch, EnvBatch
+from sfactory.actor.env_batch import BaseBatch
 from sfactory.actor.shared_buffers import envs_that_share
+from tests.support.scripted_env import batch_of
 
 
 class SharedBuffer(gymnasium.Env[Any, Any]):
@@ -40,7 +41,7 @@ class SharedBuffer(gymnasium.Env[Any, Any]):
 def test_observations_in_a_shared_buffer_are_copied(
     in_reset: bool, buffer: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    batch: BaseBatch = EnvBatch([SharedBuffer(number, buffer, in_reset) for number in range(3)])
+    batch: BaseBatch = batch_of([SharedBuffer(number, buffer, in_reset) for number in range(3)])
 
     batch.reset([1, 2, 3])
     for step in range(1, 7):
@@ -52,7 +53,7 @@ def test_observations_in_a_shared_buffer_are_copied(
 
 def test_envs_of_two_batches_that_share_a_buffer_do_not_see_each_other() -> None:
     buffer = np.zeros(2, np.float32)
-    one, other = (EnvBatch([SharedBuffer(number, buffer, True)]) for number in range(2))
+    one, other = (batch_of([SharedBuffer(number, buffer, True)]) for number in range(2))
     one.reset([1])
     other.reset([2])
     for step in range(1, 7):
@@ -63,7 +64,7 @@ def test_envs_of_two_batches_that_share_a_buffer_do_not_see_each_other() -> None
 
 def test_observations_in_memory_of_their_own_are_not_copied_after_the_first_steps() -> None:
     envs = [SharedBuffer(number, np.zeros(2, np.float32), True) for number in range(3)]
-    batch = EnvBatch(envs)
+    batch = batch_of(envs)
     batch.reset([1, 2, 3])
     for _ in range(5):
         batch.step([0, 0, 0])

@@ -15,7 +15,7 @@ from sfactory.actor.split import Split
 from sfactory.shared.trajectories import Slot, TrajectoryBuffer
 from tests.support.episodes import finished_episodes
 from tests.support.parts import SCALAR, small_layout
-from tests.support.scripted_env import Episode, ScriptedEnv
+from tests.support.scripted_env import Episode, ScriptedEnv, batch_of, no_faults
 
 T = 4
 ACTIONS = [1, 2, 3, 4]  # of the rows of every slot
@@ -111,7 +111,7 @@ CASES = {
 
 def make_split(scripts: list[list[Episode]]) -> tuple[Split, list[ScriptedEnv], list[Slot]]:
     envs = [ScriptedEnv(script) for script in scripts]
-    split = Split.of_envs(0, envs, SCALAR, T)
+    split = Split.of_envs(0, envs, SCALAR, T, no_faults())
     split.reset(list(range(len(envs))), "actor 0")
     return split, envs, used_slots(len(envs))
 
@@ -216,7 +216,7 @@ def test_the_first_observation_must_fit_the_space() -> None:
         def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
             return np.zeros(2, np.float32), {}
 
-    split = Split.of_envs(1, [ScriptedEnv([]), WrongShape([])], SCALAR, T)
+    split = Split.of_envs(1, [ScriptedEnv([]), WrongShape([])], SCALAR, T, no_faults())
 
     with pytest.raises(Exception, match=r"actor 3, first reset of split 1, env 1: .*shape \(2,\)"):
         split.reset([0, 1], "actor 3")
@@ -237,7 +237,7 @@ class NumpyFlags(ScriptedEnv):
 
 
 def test_flags_may_be_numpy_bools() -> None:
-    batch = EnvBatch([NumpyFlags([(1, "truncated")]), NumpyFlags([(1, "terminated")])])
+    batch = batch_of([NumpyFlags([(1, "truncated")]), NumpyFlags([(1, "terminated")])])
     batch.reset([0, 1])
 
     batch.step([0, 0])
@@ -246,7 +246,7 @@ def test_flags_may_be_numpy_bools() -> None:
 
 
 def test_extra_statistics_are_taken_only_at_the_ends_of_episodes() -> None:
-    batch = EnvBatch([NumpyFlags([(2, "terminated"), (1, "both")]), NumpyFlags([(4, "truncated")]), NumpyFlags([])])
+    batch = batch_of([NumpyFlags([(2, "terminated"), (1, "both")]), NumpyFlags([(4, "truncated")]), NumpyFlags([])])
     batch.reset([0, 1, 2])
 
     for _ in range(6):

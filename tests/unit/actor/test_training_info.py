@@ -11,7 +11,7 @@ from gymnasium.wrappers import TimeLimit
 from sfactory.actor.split import Split
 from sfactory.actor.training_info import send_training_info
 from tests.support.parts import SCALAR
-from tests.support.scripted_env import ScriptedEnv
+from tests.support.scripted_env import ScriptedEnv, no_faults
 from tests.unit.actor.test_split import T, play, used_slots
 
 
@@ -27,7 +27,7 @@ class Curriculum(ScriptedEnv):
 def test_envs_get_the_trained_steps_before_each_rollout_with_news() -> None:
     inner, other, steps = Curriculum(), ScriptedEnv(), [0]
     wrapped: gymnasium.Env[Any, Any] = TimeLimit(inner, 1000)
-    split = Split.of_envs(0, [wrapped, other], SCALAR, T)
+    split = Split.of_envs(0, [wrapped, other], SCALAR, T, no_faults())
     send_training_info([split], lambda: steps[0])
     split.reset([0, 1], "actor 0")
     slots = used_slots(2)
@@ -41,7 +41,7 @@ def test_envs_get_the_trained_steps_before_each_rollout_with_news() -> None:
 
 def test_those_in_a_vector_env_get_them_too() -> None:
     env = SyncVectorEnv([Curriculum, ScriptedEnv, Curriculum])
-    split = Split.of_envs(0, env, SCALAR, T)
+    split = Split.of_envs(0, env, SCALAR, T, no_faults())
     send_training_info([split], lambda: 5)
     split.reset([0, 1, 2], "actor 0")
 
@@ -51,6 +51,6 @@ def test_those_in_a_vector_env_get_them_too() -> None:
 
 
 def test_envs_without_the_method_cost_nothing() -> None:
-    split = Split.of_envs(0, [ScriptedEnv()], SCALAR, T)
+    split = Split.of_envs(0, [ScriptedEnv()], SCALAR, T, no_faults())
     send_training_info([split], lambda: 0)
     assert split.before_slot == []

@@ -25,7 +25,7 @@ from sfactory.shared.objects import SharedObjects
 from sfactory.shared.slots import SlotState
 from tests.support.episodes import finished_episodes
 from tests.support.parts import SCALAR, small_layout
-from tests.support.scripted_env import Episode, ScriptedEnv
+from tests.support.scripted_env import Episode, ScriptedEnv, no_faults
 
 ROLLOUT = 4
 
@@ -50,7 +50,7 @@ class Sender:
     def start_actor(self, script: Sequence[Episode] = ()) -> None:
         """Start the actor, or a replacement that finds the table as it is. ``script``: of the first of two envs."""
         self.output = TrajectoryOutput(self._setup)
-        self.split = Split.of_envs(0, [ScriptedEnv(script), ScriptedEnv([])], SCALAR, ROLLOUT)
+        self.split = Split.of_envs(0, [ScriptedEnv(script), ScriptedEnv([])], SCALAR, ROLLOUT, no_faults())
         self.split.reset([1, 2], "test")
 
     def end_episodes(self, count: int) -> None:

@@ -12,6 +12,7 @@ from sfactory.actor.policy_assignment import PolicyAssignment
 from sfactory.env.multi_agent_adapters import TurnAgents
 from sfactory.shared.trajectories import NOBODY, TrajectoryBuffer
 from tests.support.parts import small_layout
+from tests.support.scripted_env import no_faults
 from tests.support.turns_env import NAMES, Turn, Turns
 
 ENVS = 2
@@ -22,7 +23,7 @@ def test_the_rows_of_an_agent_without_waiting_are_its_turns(rollout: int) -> Non
     games = [Turns(seed) for seed in range(ENVS)]
     envs = [TurnAgents(game) for game in games]
     size, spec = ENVS * len(NAMES), envs[0].spec
-    split = MultiAgentSplit(0, envs, spec, rollout, assignment=PolicyAssignment(size, len(NAMES), 0))
+    split = MultiAgentSplit(0, envs, spec, rollout, no_faults(), PolicyAssignment(size, len(NAMES), 0))
     split.reset([0] * ENVS, "actor 0")
     layout = small_layout(num_actors=1, rows=size, rollout=rollout, agents=len(NAMES), slots_per_split=1)
     slot, rng = TrajectoryBuffer(spec, layout).slot(0), np.random.default_rng(1)

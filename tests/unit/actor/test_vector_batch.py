@@ -14,14 +14,13 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from sfactory.actor.split import Split
 from sfactory.actor.vector_batch import VectorEnvBatch
-from sfactory.env.conversion import BadObservation
 from sfactory.env.vector import info_of
 from sfactory.errors import EnvError
 from sfactory.shared.trajectories import Slot, TrajectoryBuffer
 from sfactory.spec import EnvSpec
 from tests.support.episodes import finished_episodes
 from tests.support.parts import SCALAR, small_layout
-from tests.support.scripted_env import Broken, Episode, FaultRecord, Faults, ScriptedEnv
+from tests.support.scripted_env import Episode, FaultRecord, Faults, ScriptedEnv, no_faults
 from tests.unit.actor.test_env_faults import waits
 from tests.unit.actor.test_split import Rows, T, assert_rows, play, steps_from, used_slots
 
@@ -273,7 +272,7 @@ def test_a_choice_that_is_none_in_such_an_observation_becomes_the_first_choice()
     env = Chooses([lambda: ScriptedEnv([(T, "terminated")], base=3.0)] * 2, autoreset_mode=AutoresetMode.NEXT_STEP)
     env.single_observation_space = gymnasium.spaces.Discrete(T, start=3)
     spec = EnvSpec.of_spaces(env.single_observation_space, env.single_action_space)
-    split = Split.of_envs(0, env, spec, T)
+    split = Split.of_envs(0, env, spec, T, no_faults())
     split.reset([0, 0], "actor 0")
     slot = TrajectoryBuffer(spec, small_layout(rows=2)).slot(0)
 
@@ -348,14 +347,3 @@ def test_a_vector_env_that_answers_for_more_or_fewer_envs_is_recreated(
     assert_rows(slots[0], 1, Rows([0, 1, 1000, 1001, 1002], (), (), (1,), (0, 2)))
     assert record.counts() == (1, 0)
     assert f"step() gave {what} of shape {np.shape(given)} for 2 envs" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("faults", "error"), [(Faults(steps=[1]), Broken), (Faults(rewards={1: math.nan}), BadObservation)]
-)
-def test_without_fault_handling_faults_are_errors(faults: Faults, error: type[Exception]) -> None:
-    split = Split.of_envs(0, VectorStock("NextStep", ([], faults)).make(0), SCALAR, T)
-    split.reset([0], "actor 0")
-
-    with pytest.raises(error):
-        play(split, used_slots(1))

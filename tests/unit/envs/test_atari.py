@@ -8,10 +8,10 @@ import gymnasium
 import numpy as np
 import pytest
 
-from sfactory.actor.env_batch import EnvBatch
 from sfactory.env.factory import SPANS_FRAMES, make_env
 from sfactory.errors import EnvError
 from tests.support.long import long
+from tests.support.scripted_env import batch_of
 
 ale_py = pytest.importorskip("ale_py")
 cv2 = pytest.importorskip("cv2")
@@ -247,7 +247,7 @@ def test_fire_reset_begins_a_game_with_frameskip_frames_of_fire() -> None:
 
 def test_truncated_games_keep_their_final_observation_beside_running_ones() -> None:
     limits = (20, 28, 1000)
-    group = EnvBatch([make(max_episode_frames=limit) for limit in limits])
+    group = batch_of([make(max_episode_frames=limit) for limit in limits])
     lone = [make(max_episode_frames=limit) for limit in limits]
     group.reset([1, 2, 3])
     expected = [env.reset(seed=seed)[0].copy() for env, seed in zip(lone, (1, 2, 3), strict=True)]

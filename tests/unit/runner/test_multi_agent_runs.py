@@ -30,6 +30,7 @@ from sfactory.system.cores import Cores
 from tests.support.episodes import finished_episodes
 from tests.support.parts import SCALAR, TINY, small_layout
 from tests.support.scripted_agents import Changes, ScriptedAgents
+from tests.support.scripted_env import no_faults
 
 COUNTING = EnvFactory("sfactory_envs.synthetic.counting_agents:CountingParallel", {"agents": 3})
 
@@ -85,7 +86,7 @@ def test_policies_that_wait_for_their_learners_have_splits_of_their_own_unless_t
 
 
 def warmed(env: ScriptedAgents, steps: int) -> Split:
-    split = MultiAgentSplit(0, [ScriptedAgents(base=5.0), env], env.spec, 4)
+    split = MultiAgentSplit(0, [ScriptedAgents(base=5.0), env], env.spec, 4, no_faults())
     split.reset([1, 2], "actor 0")
     row = StatusBoard(["sf-actor-0"]).row("sf-actor-0")
     warm_up(split, 1, steps, 7, Control(1), row)
@@ -174,7 +175,7 @@ def test_an_episode_ends_with_its_last_agent_and_has_the_returns_of_each() -> No
 
 def test_an_episode_that_is_played_has_the_mean_of_the_returns_that_training_reports() -> None:
     script = {1: Changes(asleep=[0]), 2: Changes(terminated=[1]), 4: Changes(terminated=[0])}
-    split = MultiAgentSplit(0, [ScriptedAgents(script), ScriptedAgents()], ScriptedAgents().spec, 4)
+    split = MultiAgentSplit(0, [ScriptedAgents(script), ScriptedAgents()], ScriptedAgents().spec, 4, no_faults())
     split.reset([1, 2], "actor 0")
     fill(split)
 
