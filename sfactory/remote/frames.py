@@ -167,12 +167,10 @@ class SlotFormat:
             raise BadFrame(f"a trajectory of {len(block)} bytes, not {self.nbytes}")
         views, start = {}, 0
         for name, field in self._fields.items():
-            part = block[start : start + field.nbytes]
-            flat = np.frombuffer(part, field.dtype) if field.nbytes else np.empty(0, field.dtype)
-            views[name] = flat.reshape(field.shape[1:])
-            start += field.nbytes
-        for name, view in views.items():
+            view: Array = np.ndarray(field.shape[1:], field.dtype, block, start)
             self._require_legal(name, view)
+            views[name] = view
+            start += field.nbytes
         return views
 
     def _require_legal(self, name: str, view: Array) -> None:

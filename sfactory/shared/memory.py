@@ -7,7 +7,6 @@ child starts, as a duplicated file descriptor.
 
 from __future__ import annotations
 
-import math
 import mmap
 import os
 import threading
@@ -42,10 +41,7 @@ class SharedArrays:
         self._arrays: dict[str, npt.NDArray[Any]] = {}
         offset = 0
         for key, spec in fields.items():
-            count = math.prod(spec.shape)
-            # np.frombuffer rejects empty arrays, such as the states of a policy without memory.
-            flat = np.frombuffer(self._mmap, spec.dtype, count, offset) if count else np.empty(0, spec.dtype)
-            self._arrays[key] = flat.reshape(spec.shape)
+            self._arrays[key] = np.ndarray(spec.shape, spec.dtype, self._mmap, offset)
             offset += _aligned(spec.nbytes)
 
     def __getitem__(self, key: str) -> npt.NDArray[Any]:
