@@ -36,18 +36,24 @@ _yield_core = getattr(os, "sched_yield", lambda: None)  # Windows lacks it
 
 
 class Place(NamedTuple):
-    """One step of one split. rows: the rows in which the policy acts, a slice if all; width: their number."""
+    """One step of one split. rows: those in which the policy acts, a slice if all; batch: where they are in a batch."""
 
     request: ActRequest
     slot: Slot
     rows: RowsOf
-    width: int
+    batch: slice
 
-    @staticmethod
-    def of(request: ActRequest, slot: Slot, policy: int) -> Place:
-        """Find the rows of ``request`` in which ``policy`` acts."""
+
+def places_of(requests: Sequence[ActRequest], slots: Sequence[Slot], policy: int) -> list[Place]:
+    """The rows of ``requests`` in which ``policy`` acts, one after the other in a batch; [] if it acts in none."""
+    places, end = list[Place](), 0
+    for request in requests:
+        slot = slots[request.slot]
         rows = slot.rows_of(policy, request.t)
-        return Place(request, slot, rows, slot.value.shape[1] if isinstance(rows, slice) else len(rows))
+        start, end = end, end + (slot.value.shape[1] if isinstance(rows, slice) else len(rows))
+        if end > start:
+            places.append(Place(request, slot, rows, slice(start, end)))
+    return places
 
 
 class Gather:
@@ -66,24 +72,22 @@ class Gather:
         """{key: [B, ...]} on the device: the rows of all places, concatenated."""
         if len(places) == 1 and self._device.type == "cpu" and isinstance(places[0].rows, slice):
             return self._rows.row(places[0].slot, places[0].request.t)
-        end = 0
-        for request, slot, rows, width in places:
-            start, end = end, end + width
+        for request, slot, rows, batch in places:
             for key, view in self._views.items():
-                view[start:end] = slot.obs[key][request.t, rows]
-        return {key: staged[:end].to(self._device, non_blocking=True) for key, staged in self._staging.items()}
+                view[batch] = slot.obs[key][request.t, rows]
+        size = places[-1].batch.stop
+        return {key: staged[:size].to(self._device, non_blocking=True) for key, staged in self._staging.items()}
 
     def scatter(self, places: Sequence[Place], acted: Acted, version: int) -> None:
         """Write actions, log-probs, values and policy version into the rows. ``acted`` must be on the host."""
         actions = {key: tensor.numpy() for key, tensor in acted.actions.items()}
         log_prob, value = acted.log_prob.numpy(), acted.value.numpy()
-        end = 0
-        for request, slot, rows, width in places:
-            start, end, t = end, end + width, request.t
+        for request, slot, rows, batch in places:
+            t = request.t
             for key, chosen in actions.items():
-                slot.actions[key][t, rows] = chosen[start:end]
-            slot.log_prob[t, rows] = log_prob[start:end]
-            slot.value[t, rows] = value[start:end]
+                slot.actions[key][t, rows] = chosen[batch]
+            slot.log_prob[t, rows] = log_prob[batch]
+            slot.value[t, rows] = value[batch]
             slot.policy_version[t, rows] = version
 
 
@@ -101,28 +105,26 @@ class StateGather:
 
     def before(self, places: Sequence[Place]) -> Tensor:
         """[B, S] on the device: the state before the step of each row, zeros at the start of an episode."""
+        size = places[-1].batch.stop
         if not self._remembers:
-            return self._no_states[: sum(place.width for place in places)]
-        end = 0
-        for request, slot, rows, width in places:
-            start, end, t = end, end + width, request.t
-            states = self._view[start:end]
+            return self._no_states[:size]
+        for request, slot, rows, batch in places:
+            states, t = self._view[batch], request.t
             states[:] = self._states.of(request.phase, request.actor, request.split)[rows]
             states[slot.is_first[t, rows]] = 0.0
             if t % self._recurrence == 0:
                 slot.rnn_states[t // self._recurrence, rows] = states
-        return self._staging[:end].to(self._device, non_blocking=True)
+        return self._staging[:size].to(self._device, non_blocking=True)
 
     def after(self, places: Sequence[Place], state: Tensor) -> None:
         """Store ``state`` [B, S] (on the host), the state after the step of each row."""
         if not self._remembers:
             return
-        after, end = state.numpy(), 0
-        for request, slot, rows, width in places:
-            start, end = end, end + width
-            self._states.of(1 - request.phase, request.actor, request.split)[rows] = after[start:end]
+        after = state.numpy()
+        for request, slot, rows, batch in places:
+            self._states.of(1 - request.phase, request.actor, request.split)[rows] = after[batch]
             if request.t + 1 == self._rollout:
-                slot.rnn_states[-1, rows] = after[start:end]
+                slot.rnn_states[-1, rows] = after[batch]
 
 
 @dataclass(frozen=True)
@@ -227,8 +229,8 @@ class PolicyWorker:
         for index in acting:
             policy = self._opponents[index - 1] if self._opponents and index else self._policy
             policy.refresh()
-            places = [Place.of(request, slots[request.slot], index) for request in requests]
-            yield policy, [place for place in places if place.width]
+            if places := places_of(requests, slots, index):
+                yield policy, places
 
     def _requests(self, timeout: float) -> Sequence[ActRequest]:
         """Wait for a request; return all waiting requests."""

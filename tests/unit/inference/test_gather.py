@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sfactory.action_heads import BoxHead, DiscreteHead
-from sfactory.inference.policy_worker import Gather, Place
+from sfactory.inference.policy_worker import Gather, Place, places_of
 from sfactory.messages import ActRequest
 from sfactory.model.actor_critic import Acted
 from sfactory.shared.trajectories import Slot, TrajectoryBuffer
@@ -32,7 +32,7 @@ def make() -> tuple[Gather, list[Slot]]:
 
 
 def places(slots: list[Slot], requests: list[ActRequest] = REQUESTS) -> list[Place]:
-    return [Place.of(request, slots[request.slot], 0) for request in requests]
+    return places_of(requests, slots, 0)
 
 
 def answers(rows: int) -> Acted:
@@ -79,12 +79,12 @@ def test_a_policy_that_shares_a_row_gets_and_answers_its_own_columns() -> None:
     ids = np.zeros((4, N), np.int16)
     ids[2] = [1, 0, 1]
     slots[3].policy_id = ids
-    place = Place.of(REQUESTS[0], slots[3], 1)
+    own = places_of(REQUESTS[:1], slots, 1)
 
-    obs = gather.obs([place])
-    gather.scatter([place], answers(2), version=5)
+    obs = gather.obs(own)
+    gather.scatter(own, answers(2), version=5)
 
-    assert place.width == 2
+    assert own[0].batch == slice(0, 2)
     assert np.array_equal(obs["number"].numpy(), slots[3].obs["number"][2, [0, 2]])
     assert slots[3].policy_version[2].tolist() == [5, 0, 5]
     assert slots[3].value[2].tolist() == [0.0, 0.0, 10.0]
