@@ -64,7 +64,7 @@ class ChildSpec:
     status: StatusBoard
     failures: FailureBoard
     niceness: int
-    stack: StackDump | None = None
+    stack: StackDump
     log_path: Path | None = None
     log_level: int = logging.INFO
 
@@ -89,7 +89,7 @@ def child_main(spec: ChildSpec, role: Callable[..., None], *given: Any) -> None:
         leave(code)
 
 
-def prepare_process(name: str, stack: StackDump | None = None) -> None:
+def prepare_process(name: str, stack: StackDump) -> None:
     """Name the process, have it die with main, leave signals to main, and stdout to results.
 
     Programs that an env starts get no file of ours. ``stack``: where the process writes its stacks when main asks for
@@ -105,8 +105,7 @@ def prepare_process(name: str, stack: StackDump | None = None) -> None:
         with contextlib.suppress(OSError):  # the folder itself was read by one
             os.set_inheritable(fd, False)
     faulthandler.enable(unblocked(2))  # otherwise a crash would wait for the reader of its stacks
-    if stack is not None:
-        stack.answer()
+    stack.answer()
     logging.basicConfig(format=f"[%(asctime)s] {name}: %(message)s", datefmt="%H:%M:%S")
 
 

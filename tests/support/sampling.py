@@ -24,6 +24,7 @@ from sfactory.learner.staging import Staging
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
 from sfactory.process.spawn import ChildSpec, Spawner, child_main
+from sfactory.process.stack_dump import StackDump
 from sfactory.remote.gateway import run_gateway
 from sfactory.shared.control import Stop
 from sfactory.shared.objects import SharedObjects
@@ -141,7 +142,7 @@ class Sampler(Sampling):
             setup = ActorSetup(config, shared, actor, seed, 0)
             targets[name] = (run_gateway, setup) if name == GATEWAY else (run_actor, setup, None)
         for name, target in targets.items():
-            spec = ChildSpec(name, shared.status, shared.failures, niceness=0)
+            spec = ChildSpec(name, shared.status, shared.failures, 0, StackDump())
             self._processes[name] = spawner.start(name, child_main, spec, *target)
         return self
 

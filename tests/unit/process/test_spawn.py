@@ -20,7 +20,7 @@ from sfactory.errors import ConfigError, ResourceError
 from sfactory.process import spawn
 from sfactory.process.orphans import adopt_orphans, children_of
 from sfactory.process.spawn import ChildSpec, Spawner, child_main
-from sfactory.process.stack_dump import is_alive
+from sfactory.process.stack_dump import StackDump, is_alive
 from sfactory.process.watcher import show_unless_interrupted
 from sfactory.shared.status import FailureBoard, StatusBoard, StatusRow
 from tests.support.processes import eventually
@@ -152,7 +152,7 @@ def test_a_child_prints_messages_of_the_level_that_main_prints_and_logs_all(
 ) -> None:
     spawner, shown, log = Spawner(printed_level=printed_level), tmp_path / "shown", tmp_path / "log"
     spawner.open()
-    spec = ChildSpec("sf-actor-0", StatusBoard(["sf-actor-0"]), FailureBoard(["sf-actor-0"]), 0)
+    spec = ChildSpec("sf-actor-0", StatusBoard(["sf-actor-0"]), FailureBoard(["sf-actor-0"]), 0, StackDump())
 
     process = spawner.start("sf-actor-0", talk, shown, dataclasses.replace(spec, log_path=log if to_file else None))
     process.join(WITHIN_S)
