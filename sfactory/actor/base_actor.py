@@ -34,15 +34,12 @@ class TrajectoryOutput:
         self._max_in_flight = limit or len(self._slots)
         self._held_back: deque[int] = deque()  # splits that the limit made wait, in order
         self._to_learners, self._to_main = shared.to_learners, shared.actors_to_main
+        if setup.inbox.incarnation:  # some published slots may not be announced, see NOTE [Incarnations]
+            for index in sorted(self._slots, key=self._table.generation):
+                self._announce(index, self._table.waiting_for(index))
 
     def _when_due(self, slot: int) -> tuple[bool, int]:
         return self._table.state(slot) is not SlotState.FREE, self._table.generation(slot)
-
-    def announce_again(self) -> None:
-        """For a replacement: some published slots may not be announced, see NOTE [Incarnations]."""
-        for index in sorted(self._slots, key=self._table.generation):
-            for policy in self._table.waiting_for(index):
-                self._to_learners[policy].put(TrajectoryReady(self._actor, index))
 
     def begin(self, split: Split) -> bool:
         """Start a free slot of ``split``; False if it has none, which is how the learner holds collection back."""
@@ -81,8 +78,11 @@ class TrajectoryOutput:
     def send(self, slot: Slot, policies: Sequence[int]) -> None:
         """Send a completed slot to the learners of ``policies``."""
         self._table.publish(slot.index, *policies)
+        self._announce(slot.index, policies)
+
+    def _announce(self, slot: int, policies: Sequence[int]) -> None:
         for policy in policies:
-            self._to_learners[policy].put(TrajectoryReady(self._actor, slot.index))
+            self._to_learners[policy].put(TrajectoryReady(self._actor, slot))
 
     def report(self, split: Split) -> None:
         """Send finished episodes and their extra statistics to main; what does not fit goes with the next report."""
@@ -99,8 +99,6 @@ class Actor(abc.ABC):
         self._splits, self._row = splits, row
         self._inbox, self._table = setup.inbox, setup.shared.table
         self._output = TrajectoryOutput(setup)
-        if self._inbox.incarnation:
-            self._output.announce_again()
         self._watch = Stopwatch(row)
         self._first_wait = FirstWait(len(splits), setup.first_wait_s, setup.shared.control, self._watch)
 

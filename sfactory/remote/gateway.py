@@ -101,8 +101,6 @@ class Gateway:
         self._listener, self._socket = listener, listener.socket
         self._shared, self._inbox = setup.shared, setup.inbox
         self._output = TrajectoryOutput(setup)
-        if self._inbox.incarnation:
-            self._output.announce_again()
         buffer, own = self._shared.trajectories, self._shared.table.slots_of(setup.actor)
         self._arrays = {index: buffer.arrays(index) for index in own}
         self._unfreed = {index: deque[_Remote]() for index in own}  # whose trajectories are, or were, in each slot

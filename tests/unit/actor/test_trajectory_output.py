@@ -48,10 +48,15 @@ class Sender:
         self._ended = 0
 
     def start_actor(self, script: Sequence[Episode] = ()) -> None:
-        """Start the actor, or a replacement that finds the table as it is. ``script``: of the first of two envs."""
+        """Start the actor. ``script``: of the first of two envs."""
         self.output = TrajectoryOutput(self._setup)
         self.split = Split.of_envs(0, [ScriptedEnv(script), ScriptedEnv([])], SCALAR, ROLLOUT, no_faults())
         self.split.reset([1, 2], "test")
+
+    def replace_actor(self) -> None:
+        """Start a replacement, which finds the table as it is."""
+        self._setup.inbox.begin_next_incarnation()
+        self.start_actor()
 
     def end_episodes(self, count: int) -> None:
         """End ``count`` episodes of one step; the n-th of them all has the return n."""
@@ -190,9 +195,8 @@ def test_a_replacement_announces_ready_slots_in_order_and_begins_with_the_least_
     sender.fill_slots(1)  # the first once more, which is now the last
     sender.table.release(second, 0)
     sender.to_learner.get(0)
-    sender.start_actor()
 
-    sender.output.announce_again()
+    sender.replace_actor()
 
     assert list(sender.to_learner.get(0)) == [TrajectoryReady(1, third), TrajectoryReady(1, first)]
     assert sender.output.begin(sender.split)
@@ -206,7 +210,7 @@ def test_a_replacement_begins_with_the_slot_that_was_reclaimed_from_its_predeces
     assert sender.output.begin(sender.split)
     sender.table.reclaim(1)
 
-    sender.start_actor()
+    sender.replace_actor()
 
     # Where collection waits, the first is freed only once the second is full.
     assert sender.table.state(first) is SlotState.READY
