@@ -31,11 +31,7 @@ class GraphPass:
         self.obs, self.state = obs, state
         for _ in range(WARM_UPS):
             recorder.warm_up(lambda: act(obs, state))
-        self._replay = recorder.record(lambda: act(obs, state))
-
-    def run(self) -> Acted:
-        """Run the pass on ``obs`` and ``state``."""
-        return self._replay()
+        self.run = recorder.record(lambda: act(obs, state))
 
 
 MakePass = Callable[[Act, dict[str, Tensor], Tensor], GraphPass]

@@ -19,10 +19,8 @@ class PlainPass(GraphPass):
     """A forward pass over memory of its own that is computed again each time, without a graph."""
 
     def __init__(self, act: Act, obs: dict[str, Tensor], state: Tensor) -> None:
-        self.obs, self.state, self._act = obs, state, act
-
-    def run(self) -> Acted:
-        return self._act(self.obs, self.state)
+        self.obs, self.state = obs, state
+        self.run = lambda: act(obs, state)
 
 
 def batch(rows: int, seed: int = 1) -> tuple[dict[str, Tensor], Tensor]:
