@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
@@ -22,16 +22,7 @@ from sfactory.clock import Deadline, now
 from sfactory.config.schema import Config
 from sfactory.errors import ExitCode, LearnerDied, ProcessesLost, ResourceError, SFactoryError, WorkerDied
 from sfactory.inference.policy_worker import PolicySetup, run_policy_worker
-from sfactory.layout import (
-    ACTORS,
-    EVALUATORS,
-    GATEWAY,
-    POLICY_WORKERS,
-    is_actor,
-    is_evaluator,
-    is_learner,
-    is_policy_worker,
-)
+from sfactory.layout import ACTORS, EVALUATORS, POLICY_WORKERS, is_actor, is_evaluator, is_learner, is_policy_worker
 from sfactory.learner.learner_process import run_learner
 from sfactory.learner.setup import LearnerSetup
 from sfactory.planning.plan import device_of
@@ -155,8 +146,7 @@ class ProcessGroup:
         self._spawner, self._shared, self._workload = spawner, shared, workload
         self._children: dict[str, ChildProcess] = {}
         self._waiting = deque(range(shared.layout.num_actors))  # actors that are still to be started
-        self._attempts = [0] * shared.layout.num_actors
-        self._attempts_to_evaluate = [0] * shared.layout.evaluators
+        self._attempts = Counter[str]()  # by name, how often a process was replaced
         self._has_server = True
         self.failure: WorkerDied | None = None
         self.cut_off: set[str] = set()
@@ -185,35 +175,33 @@ class ProcessGroup:
         starting = sum(is_actor(child.name) for child in self.booting())
         for _ in range(min(len(self._waiting), most_starting - starting)):
             actor = self._waiting.popleft()
-            attempt = self._attempts[actor]
-            setup = ActorSetup(work.config, self._shared.for_actor(actor), actor, work.seed, work.generation, attempt)
+            name = layout.actor_names[actor]
+            own, attempt = self._shared.for_actor(actor), self._attempts[name]
+            setup = ActorSetup(work.config, own, actor, work.seed, work.generation, attempt)
             if actor == layout.local_actors:
                 from sfactory.remote.gateway import run_gateway  # it needs pyzmq, which few runs have
 
-                self._start(GATEWAY, run_gateway, setup)
+                self._start(name, run_gateway, setup)
                 continue
             pinned = work.config.sampling.set_workers_cpu_affinity
             cores = work.cores.cores_of_actor(actor, layout.local_actors) if pinned else None
-            self._start(layout.actor_names[actor], run_actor, setup, cores)
+            self._start(name, run_actor, setup, cores)
 
     def replace(self, name: str) -> None:
         """Start a dead policy worker or evaluator again, or have ``start_actors`` start an actor, with new seeds."""
         layout, table = self._shared.layout, self._shared.table
         assert name not in self._children, f"{name} is alive"
         self._shared.status.row(name).clear()  # until then the dead process must not look alive
+        self._attempts[name] += 1
         if is_policy_worker(name):
             self._start_policy_worker(layout.policy_worker_names.index(name))
-            return
-        if is_evaluator(name):
-            evaluator = layout.evaluator_names.index(name)
-            self._attempts_to_evaluate[evaluator] += 1
-            self._start_evaluator(evaluator)
-            return
-        actor = layout.actor_names.index(name)
-        slots = table.slots_of(actor)
-        assert all(table.state(slot) is not SlotState.FILLING for slot in slots), f"{name} was filling a slot"
-        self._attempts[actor] += 1
-        self._waiting.appendleft(actor)
+        elif is_evaluator(name):
+            self._start_evaluator(layout.evaluator_names.index(name))
+        else:
+            actor = layout.actor_names.index(name)
+            slots = table.slots_of(actor)
+            assert all(table.state(slot) is not SlotState.FILLING for slot in slots), f"{name} was filling a slot"
+            self._waiting.appendleft(actor)
 
     def _start_policy_worker(self, index: int) -> None:
         layout, work = self._shared.layout, self._workload
@@ -223,9 +211,10 @@ class ProcessGroup:
 
     def _start_evaluator(self, evaluator: int) -> None:
         work, folder = self._workload, None if evaluator else self._workload.video_folder
-        attempt = self._attempts_to_evaluate[evaluator]
+        name = self._shared.layout.evaluator_names[evaluator]
+        attempt = self._attempts[name]
         setup = EvaluatorSetup(work.config, self._shared, evaluator, work.seed, work.generation, folder, attempt)
-        self._start(self._shared.layout.evaluator_names[evaluator], run_evaluator, setup)
+        self._start(name, run_evaluator, setup)
 
     def _start(self, name: str, role: Callable[..., None], *given: object) -> None:
         if self.failure is not None:
