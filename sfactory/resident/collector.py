@@ -15,7 +15,6 @@ mask. All that the host must know is read once, after the rollout, by ``EpisodeS
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from gymnasium.vector import AutoresetMode
@@ -27,23 +26,8 @@ from sfactory.errors import EnvFaults
 from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.layout import Layout
 from sfactory.learner.staging import FINAL_VALUE
-from sfactory.resident.dataset import DataChecks, ResidentDataset
+from sfactory.resident.dataset import DataChecks, ResidentDataset, Rollout
 from sfactory.spec import EnvSpec
-
-
-class Rollout(NamedTuple):
-    """T steps of N envs beside those in ``rows`` of a dataset, valid until the next rollout.
-
-    stepped: [T, N] bool - the env was stepped, and not reset. ended: [T, N] bool - an episode ended with the step.
-    bad_final: [T, N] bool - the final observation of a truncated step has numbers that are wrong, see DataChecks.
-    stats: {name: [T, N]} - of the env.
-    """
-
-    rows: slice
-    stepped: Tensor
-    ended: Tensor
-    bad_final: Tensor
-    stats: dict[str, Tensor]
 
 
 class Collector:

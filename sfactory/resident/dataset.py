@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,6 +41,21 @@ class ResidentDataset(Columns):
         return slice(self.filled, self.filled + self.rows_of_env)
 
 
+class Rollout(NamedTuple):
+    """T steps of N envs beside those in ``rows`` of a dataset, valid until the next rollout.
+
+    stepped: [T, N] bool - the env was stepped, and not reset. ended: [T, N] bool - an episode ended with the step.
+    bad_final: [T, N] bool - the final observation of a truncated step has numbers that are wrong, see DataChecks.
+    stats: {name: [T, N]} - of the env.
+    """
+
+    rows: slice
+    stepped: Tensor
+    ended: Tensor
+    bad_final: Tensor
+    stats: dict[str, Tensor]
+
+
 class DataChecks:
     """Counts what no env and no policy may give in a rollout, on the device.
 
@@ -64,13 +80,13 @@ class DataChecks:
             "final observations with numbers that are not finite, or choices that their space does not have",
         ]
 
-    def counts(self, dataset: Columns, rows: slice, stepped: Tensor, bad_final: Tensor) -> Tensor:
-        """[len(names)] int64 - how many there are in ``rows`` of ``dataset``. stepped, bad_final: as in Rollout."""
-        return torch.stack([wrong.sum() for wrong in self._wrong(dataset, rows, stepped, bad_final)])
+    def counts(self, dataset: Columns, rollout: Rollout) -> Tensor:
+        """[len(names)] int64 - how many there are in ``rollout`` and its rows of ``dataset``."""
+        return torch.stack([wrong.sum() for wrong in self._wrong(dataset, rollout)])
 
-    def described(self, counts: list[int], dataset: Columns, rows: slice, stepped: Tensor, bad_final: Tensor) -> str:
+    def described(self, counts: list[int], dataset: Columns, rollout: Rollout) -> str:
         """What ``counts`` are of, and the first env that has it. Waits for the device."""
-        places = [wrong.transpose(0, 1).flatten(1).any(1) for wrong in self._wrong(dataset, rows, stepped, bad_final)]
+        places = [wrong.transpose(0, 1).flatten(1).any(1) for wrong in self._wrong(dataset, rollout)]
         firsts = torch.stack(places).int().argmax(1).tolist()
         found = zip(self.names, counts, firsts, strict=True)
         return ", ".join(f"{count} {name} (first in env {env})" for name, count, env in found if count)
@@ -91,13 +107,14 @@ class DataChecks:
         for key, least, largest in self._choices:
             yield (obs[key] < least) | (obs[key] > largest)
 
-    def _wrong(self, dataset: Columns, rows: slice, stepped: Tensor, bad_final: Tensor) -> Iterator[Tensor]:
+    def _wrong(self, dataset: Columns, rollout: Rollout) -> Iterator[Tensor]:
         """[T or T+1, N, ...] bool - where there is one, in the order of ``names``."""
+        rows = rollout.rows
         yield ~torch.isfinite(dataset.scalars["reward"][:, rows])
         yield from self._wrong_obs({key: block[:, rows] for key, block in dataset.obs.items()})
         for key, heads in self._masks:  # where an action was taken: after the last step none was
             legal = torch.split(dataset.obs[key][:-1, rows].flatten(2) != 0, heads, dim=2)
-            yield stepped & ~torch.stack([choices.any(2) for choices in legal]).all(0)
+            yield rollout.stepped & ~torch.stack([choices.any(2) for choices in legal]).all(0)
         for key in self._actions:
             yield ~torch.isfinite(dataset.actions[key][:, rows])
-        yield bad_final
+        yield rollout.bad_final

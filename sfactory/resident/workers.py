@@ -12,8 +12,8 @@ from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.learner.learner import Learner, Publisher
 from sfactory.learner.learner_process import LearnerWorker
 from sfactory.learner.setup import LearnerSetup
-from sfactory.resident.collector import Collector, Rollout
-from sfactory.resident.dataset import DataChecks, ResidentDataset
+from sfactory.resident.collector import Collector
+from sfactory.resident.dataset import DataChecks, ResidentDataset, Rollout
 from sfactory.resident.episodes import Ended, EpisodeSums
 from sfactory.seeds import Branch
 from sfactory.shared.status import State, StatusRow, Stopwatch
@@ -85,10 +85,9 @@ class ResidentActor:
         """Check and count a rollout; here the host waits for the device."""
         scalars, rows = self._dataset.scalars, rollout.rows
         valid = scalars["valid"][:, rows].sum()
-        checked = self._dataset, rows, rollout.stepped, rollout.bad_final
-        steps, *bad = torch.cat((valid.view(1), self._checks.counts(*checked))).tolist()
+        steps, *bad = torch.cat((valid.view(1), self._checks.counts(self._dataset, rollout))).tolist()
         if any(bad):
-            found = self._checks.described(bad, *checked)
+            found = self._checks.described(bad, self._dataset, rollout)
             raise EnvFaults(
                 f"a rollout of {rollout.stepped.numel()} steps has {found}; nothing was learned from it: correct the "
                 "env, or, if actions were the first, lower --learning_rate; the run resumes from its last checkpoint"

@@ -22,7 +22,7 @@ from sfactory.learner.staging import FINAL_VALUE
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.planning.tensor_env_check import check_tensor_env
 from sfactory.resident.collector import Collector
-from sfactory.resident.dataset import DataChecks, ResidentDataset
+from sfactory.resident.dataset import DataChecks, ResidentDataset, Rollout
 from sfactory.resident.episodes import EpisodeSums
 from sfactory.spec import EnvSpec
 from sfactory_envs.synthetic.counting import FIELD_LIMIT
@@ -235,6 +235,10 @@ def test_a_step_of_another_form_is_refused(change: Any, text: str) -> None:
     assert text in str(error.value)
 
 
+def rollout_at(row: int, stepped: Tensor = STEPPED, bad_final: Tensor = NONE) -> Rollout:
+    return Rollout(slice(row, row + ENVS), stepped, NONE, bad_final, {})
+
+
 def test_numbers_that_cannot_be_learned_from_are_counted() -> None:
     def spoil(step: TensorStep) -> TensorStep:
         rewards, obs = step.rewards.clone(), step.obs.clone()
@@ -245,13 +249,7 @@ def test_numbers_that_cannot_be_learned_from_are_counted() -> None:
     collected = Collected(Broken(spoil), rollouts=2)
     checks = DataChecks(collected.spec, torch.device("cpu"))
     first, second = (
-        dict(
-            zip(
-                checks.names,
-                checks.counts(collected.dataset, slice(at, at + ENVS), STEPPED, NONE).tolist(),
-                strict=True,
-            )
-        )
+        dict(zip(checks.names, checks.counts(collected.dataset, rollout_at(at)).tolist(), strict=True))
         for at in (0, ENVS)
     )
 
@@ -262,7 +260,7 @@ def test_numbers_that_cannot_be_learned_from_are_counted() -> None:
         "numbers of observation 'obs' that are not finite": 2,
         BAD_FINAL: 0,
     }
-    said = checks.described([0, 2, 0], collected.dataset, slice(ENVS, 2 * ENVS), STEPPED, NONE)
+    said = checks.described([0, 2, 0], collected.dataset, rollout_at(ENVS))
     assert said == "2 numbers of observation 'obs' that are not finite (first in env 1)"
 
 
@@ -287,7 +285,7 @@ def test_final_observations_that_cannot_be_valued_are_counted_where_an_env_was_t
     truncated = (env._truncated & ~env._terminated)[: 4 * STEPS]
     assert 3 <= truncated.sum() < env._terminated.sum()
     assert torch.equal(torch.cat(collected.bad_final), truncated)
-    last = collected.dataset, slice(ENVS, 2 * ENVS), STEPPED, collected.bad_final[-1]
+    last = collected.dataset, rollout_at(ENVS, bad_final=collected.bad_final[-1])
     assert checks.counts(*last).tolist() == [0, 0, collected.bad_final[-1].sum()]
     first = int(collected.bad_final[-1].any(0).int().argmax())
     assert checks.described([0, 0, 1], *last) == f"1 {BAD_FINAL} (first in env {first})"
@@ -352,8 +350,7 @@ def test_masks_that_allow_nothing_are_counted_where_an_action_is_taken(mode: str
     if mode == "NextStep":
         stepped[3::4] = False
     first, second = (
-        (collected.dataset, slice(at, at + ENVS), stepped[steps : steps + STEPS], NONE)
-        for at, steps in ((0, 0), (ENVS, STEPS))
+        (collected.dataset, rollout_at(at, stepped[steps : steps + STEPS])) for at, steps in ((0, 0), (ENVS, STEPS))
     )
     place = checks.names.index("action masks 'action_mask' that allow no action")
 
