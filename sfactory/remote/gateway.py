@@ -256,16 +256,15 @@ class Gateway:
             remote, views = self._queue[0]
             # Rows in which no policy acts keep the version of what was in them before.
             version = int(np.max(views["policy_version"], where=views["valid"], initial=0))
-            outdated = version > self._weights.version
-            slot = None if outdated else self._free_slot()
-            if slot is None and not outdated:
-                return
-            self._queue.popleft()
-            if slot is None:
+            if version > self._weights.version:
+                self._queue.popleft()
                 self._drop(remote, version)
-            else:
+            elif (slot := self._free_slot()) is not None:
+                self._queue.popleft()
                 self._unfreed[slot.index].append(remote)
                 self._fill(slot, views)
+            else:
+                return
 
     def _drop(self, remote: _Remote, version: int) -> None:
         """A trajectory is of a later state of the run than that which it has resumed from."""
