@@ -197,7 +197,7 @@ class BaseBatch(abc.ABC):
     def _prove(self) -> None:
         """Look whether envs hand out the same memory: they go on to return copies, or else stop to."""
         self._unproven -= 1
-        shown = [obs for env in self.envs for obs in env.shown(self._rows_per_env)]
+        shown = [obs for env in self.envs for obs in env.shown()]
         if (sharing := envs_that_share(shown, self._rows_per_env)) is not None:
             self._unproven = 0
             one, other = (self._first_env + env for env in sharing)

@@ -69,16 +69,13 @@ class AgentActivity:
 
     def __init__(self, size: int, in_turns: bool = False) -> None:
         self._in_turns = in_turns
-        self.acting = [True] * size
-        self.acted = [True] * size
-        self.showing: list[int] = []
-        self._over = [False] * size
+        self.begin(range(size))  # all awake
 
     def begin(self, observations: Sequence[Any]) -> None:
         """A new episode; None stands for an agent that begins it asleep."""
         self.acting = [obs is not None for obs in observations]
         self.acted = list(self.acting)
-        self.showing = []
+        self.showing: list[int] = []
         self._over = [False] * len(observations)
 
     def end_showing(self, of_sleeping: bool) -> bool:

@@ -75,6 +75,6 @@ class CopiedObservations:
         self._shown, *others = self.env.step(action)
         return copy.deepcopy(self._shown), *others
 
-    def shown(self, rows: int) -> list[Any]:
-        """The observations of all ``rows`` as the env has returned them last."""
+    def shown(self) -> list[Any]:
+        """The observations of all rows as the env has returned them last."""
         return [self._shown] if self._resets_with_info else list(self._shown)
