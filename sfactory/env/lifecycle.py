@@ -99,11 +99,11 @@ def lacks_opengl(variables: Mapping[str, str] = os.environ) -> bool:
     return sys.platform == "linux" and not any(variables.get(name) for name in (MUJOCO_GL, *_SCREENS))
 
 
-def see_gpus_of_main(visible: str | None, variables: MutableMapping[str, str] = os.environ) -> None:
+def see_gpus_of_main(visible: str | None) -> None:
     """After ``see_gpu_of``, and before CUDA's first use: make visible what main sees, under the same numbers.
 
     ``visible``: CUDA_VISIBLE_DEVICES of main, None if it is not set.
     """
-    variables.pop(CUDA, None)
+    os.environ.pop(CUDA, None)
     if visible is not None:
-        variables[CUDA] = visible
+        os.environ[CUDA] = visible

@@ -202,7 +202,7 @@ class WrappedAgents(AgentsWrapper):
     that were truncated or fell asleep. So the stack of an agent gets no frames while it sleeps or waits for its turn.
     """
 
-    def __init__(self, env: AgentsEnv, flags: WrapperConfig, obs_layout: tuple[str, ...] = ()) -> None:
+    def __init__(self, env: AgentsEnv, flags: WrapperConfig, obs_layout: tuple[str, ...]) -> None:
         super().__init__(env)
         if env.kinds and flags.flatten_obs:
             raise EnvError(
