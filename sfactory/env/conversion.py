@@ -6,7 +6,7 @@ Writers are built once per split from the observation space, so that no step loo
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextvars import Context
 from functools import reduce
 from operator import getitem
@@ -201,6 +201,15 @@ class BlockWriter(ObsWriter):
                 if text and not (text == NO_LEGAL_ACTION and env in unplayed):
                     found.setdefault(env, Flaw(key, text))
         return found
+
+
+def tree_of(space: spaces.Space[Any], leaf: Callable[..., Any], *trees: Any) -> Any:
+    """A tree in the structure of ``space``, of what ``leaf`` makes of each of its leaves and of those of ``trees``."""
+    if isinstance(space, spaces.Dict):
+        return {name: tree_of(child, leaf, *(tree[name] for tree in trees)) for name, child in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(tree_of(child, leaf, *parts) for child, *parts in zip(space.spaces, *trees, strict=True))
+    return leaf(space, *trees)
 
 
 def value_flaw(leaf: Any, spec: TensorSpec) -> str:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import gymnasium.spaces as spaces
 import numpy as np
 
+from sfactory.env.conversion import tree_of
 from sfactory.errors import EnvError, SFactoryError
 from sfactory.spec import EnvSpec
 
@@ -125,10 +126,10 @@ def require_agents(env: AgentsEnv, agents: tuple[str, ...]) -> None:
 
 def blank(space: spaces.Space[Any]) -> Any:
     """Placeholder observation of an inactive agent: zeros, or first choices, in the structure of ``space``."""
-    if isinstance(space, spaces.Dict):
-        return {name: blank(child) for name, child in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(blank(child) for child in space.spaces)
-    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-        return np.array(space.start, space.dtype)
-    return np.zeros(space.shape or (), space.dtype)
+    return tree_of(space, _blank_leaf)
+
+
+def _blank_leaf(leaf: spaces.Space[Any]) -> Any:
+    if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete):
+        return np.array(leaf.start, leaf.dtype)
+    return np.zeros(leaf.shape or (), leaf.dtype)

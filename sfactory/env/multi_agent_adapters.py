@@ -18,6 +18,7 @@ import gymnasium.spaces as spaces
 import numpy as np
 
 from sfactory.config.import_strings import described
+from sfactory.env.conversion import tree_of
 from sfactory.env.info_masks import NOT_OF_LISTS, InfoMaskAgentsEnv, has_mask_key
 from sfactory.env.multi_agent import AgentsEnv, AgentsStep, AgentsWrapper, BadAgents, Change, blank
 from sfactory.errors import EnvError
@@ -311,7 +312,8 @@ class UnequalAgents(AgentsWrapper):
         self.observation_space = spaces.Dict({**seen, MASK_KEY: spaces.Dict(masks)} if masks else seen)
         self._blank = blank(self.observation_space)
         if masks:
-            self._blank[MASK_KEY] = _all_legal(spaces.Dict(masks))
+            all_legal = tree_of(spaces.Dict(masks), lambda mask: np.ones(mask.shape or (), mask.dtype))
+            self._blank[MASK_KEY] = all_legal
         self._masked = frozenset(masks)
 
     def reset(self, *, seed: int | None = None) -> list[Any]:
@@ -335,15 +337,6 @@ class UnequalAgents(AgentsWrapper):
             else:
                 shown.append({**self._blank, kind: obs})
         return shown
-
-
-def _all_legal(mask: spaces.Space[Any]) -> Any:
-    """An action mask, or a tree of them, that forbids nothing."""
-    if isinstance(mask, spaces.Dict):
-        return {name: _all_legal(child) for name, child in mask.spaces.items()}
-    if isinstance(mask, spaces.Tuple):
-        return tuple(_all_legal(child) for child in mask.spaces)
-    return np.ones(mask.shape or (), mask.dtype)
 
 
 def _spaces(env: Any, what: str) -> list[spaces.Space[Any]]:

@@ -5,7 +5,6 @@ So that whatever plays single envs and vector envs, such as ``sfactory.enjoy`` a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -15,6 +14,7 @@ import torch
 from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
+from sfactory.env.conversion import tree_of
 from sfactory.env.tensor_env import TensorEnv, require_autoreset
 
 
@@ -34,19 +34,18 @@ class TensorVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         given = seed[0] if isinstance(seed, list | tuple) else seed
         self._seed = self._seed + 1 if given is None else int(given)
         with torch.no_grad():
-            return _mapped(self.single_observation_space, self._env.reset(self._seed), _to_host), {}
+            return self._shown(self._env.reset(self._seed)), {}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step every env."""
         device = self._env.device
 
-        def to_device(array: Any) -> Tensor:
+        def to_device(_: spaces.Space[Any], array: Any) -> Tensor:
             return torch.tensor(np.asarray(array), device=device)
 
         with torch.no_grad():
-            step = self._env.step(_mapped(self.single_action_space, actions, to_device))
+            step = self._env.step(tree_of(self.single_action_space, to_device, actions))
         ended = _to_host(step.terminated | step.truncated)
-        obs = _mapped(self.single_observation_space, step.obs, _to_host)
         stats = {name: _to_host(values) for name, values in step.stats.items()} if ended.any() else {}
         infos: dict[str, Any] = {}
         if stats:
@@ -54,20 +53,14 @@ class TensorVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             infos = {"episode_extra_stats": given, "_episode_extra_stats": ended}
         if infos and self.metadata["autoreset_mode"] is gymnasium.vector.AutoresetMode.SAME_STEP:
             infos = {"final_info": infos, "_final_info": ended}
-        return obs, _to_host(step.rewards), _to_host(step.terminated), _to_host(step.truncated), infos
+        return self._shown(step.obs), _to_host(step.rewards), _to_host(step.terminated), _to_host(step.truncated), infos
 
     def close(self, **kwargs: Any) -> None:
         """Close the TensorEnv."""
         self._env.close()
 
-
-def _mapped(space: spaces.Space[Any], values: Any, change: Callable[[Any], Any]) -> Any:
-    """``values``, in the structure of ``space``, with ``change`` for each leaf."""
-    if isinstance(space, spaces.Dict):
-        return {name: _mapped(child, values[name], change) for name, child in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_mapped(child, value, change) for child, value in zip(space.spaces, values, strict=True))
-    return change(values)
+    def _shown(self, obs: Any) -> Any:
+        return tree_of(self.single_observation_space, lambda _, leaf: _to_host(leaf), obs)
 
 
 def _to_host(tensor: Tensor) -> Any:
