@@ -21,13 +21,7 @@ from sfactory.config.flags import all_flags, assigned
 from sfactory.config.saved_config import OF_ONE_START, OF_TUNING
 from sfactory.config.trust import TRUST
 from sfactory.errors import MOST_OF_REPORT, ConfigError, ExitCode, Refused, SFactoryError, clean, named, traceback_of
-from sfactory.process.signals import (
-    Interrupted,
-    Interrupts,
-    set_process_name,
-    signals_held_back,
-    stdout_to_stderr,
-)
+from sfactory.process.signals import Interrupted, Interrupts, set_process_name, signals_held_back, stdout_to_stderr
 from sfactory.system.operating_system import POSIX
 from sfactory.system.streams import open_standard_streams
 
@@ -49,10 +43,8 @@ class Command:
     def __enter__(self) -> Self:
         self._name_before = set_process_name(self._process_name)
         self.interrupts.__enter__()
-        if POSIX:
-            signal.signal(
-                signal.SIGCHLD, signal.SIG_DFL
-            )  # if it is ignored, the exit codes of all programs are read as 0
+        if POSIX:  # if SIGCHLD is ignored, the exit codes of all programs are read as 0
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         try:
             os.getcwd()
         except FileNotFoundError:

@@ -30,14 +30,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from sfactory.atomic import open_log
 from sfactory.clock import Deadline
-from sfactory.errors import (
-    ConfigError,
-    ExitCode,
-    ResourceError,
-    SFactoryError,
-    failure_text,
-    named,
-)
+from sfactory.errors import ConfigError, ExitCode, ResourceError, SFactoryError, failure_text, named
 from sfactory.process.orphans import OFTEN_S, adopt_orphans, children_of, send
 from sfactory.process.signals import leave_signals_to_main, set_process_name, signals_held_back
 from sfactory.process.stack_dump import StackDump, is_alive
