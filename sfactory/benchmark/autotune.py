@@ -10,7 +10,7 @@ from sfactory.benchmark.coordinate_search import MOST_TRIALS, Found, Search, Set
 from sfactory.benchmark.trial import Timing, Trial
 from sfactory.clock import Deadline
 from sfactory.config.env_families import find_family, flag_that_stays_one
-from sfactory.config.flags import config_of, values_of
+from sfactory.config.flags import config_with, values_of
 from sfactory.config.schema import Config, EvaluationConfig
 from sfactory.config.validation import check
 from sfactory.errors import ConfigError
@@ -91,10 +91,10 @@ class Autotune:
 
     def _tuned(self, best: Settings) -> Tuned:
         chosen = self._shown(best)
-        config = _with(self._config, {**chosen, "autotune": False, "autotune_batch": False})
+        config = config_with(self._config, {**chosen, "autotune": False, "autotune_batch": False})
         # Settings contain the resolved value of --inference=auto, so the run uses the measured one.
         place = Place(self._plan.layout.rank, self._plan.layout.world)  # where a run is planned, and trials are not
-        return Tuned(config, self._plan_of(_with(config, asdict(best)), place), chosen)
+        return Tuned(config, self._plan_of(config_with(config, asdict(best)), place), chosen)
 
     def _plan_of(self, config: Config, place: Place = ONE_RANK) -> Plan:
         """The plan of ``config``, with what the run's plan has from its env and this system."""
@@ -103,7 +103,7 @@ class Autotune:
         return replace(plan, cores=cores, reward_shaping=self._plan.reward_shaping)
 
     def _learner_threads(self, settings: Settings) -> int:
-        plan = self._plan_of(_with(self._config, asdict(settings)))
+        plan = self._plan_of(config_with(self._config, asdict(settings)))
         return plan.cores.learner_threads(plan.layout.local_actors, plan.layout.num_policies)
 
     def _measure(self, settings: Settings, spawner: Spawner, interrupts: Interrupts) -> float:
@@ -111,7 +111,7 @@ class Autotune:
         without = replace(self._config, evaluation=EvaluationConfig())
         of_trial = {"benchmark": True, "autotune": False, "autotune_batch": False}
         best = {"save_best_metric": self._config.checkpoint.episode_metric}
-        config = _with(without, {**asdict(settings), **of_trial, **best})
+        config = config_with(without, {**asdict(settings), **of_trial, **best})
         problems = check(config)
         if problems:
             raise ConfigError(problems)
@@ -167,10 +167,6 @@ def require_short_lag(layout: Layout, most_datasets: float) -> None:
                 "--batch_size makes room)"
             ]
         )
-
-
-def _with(config: Config, values: Mapping[str, object]) -> Config:
-    return config_of({**values_of(config), **values})
 
 
 def _result(tried: Tried, unit: str = " env steps/s") -> str:

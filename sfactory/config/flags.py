@@ -136,6 +136,11 @@ def config_of(values: Mapping[str, object]) -> Config:
     return Config(**sections)
 
 
+def config_with(config: Config, values: Mapping[str, object]) -> Config:
+    """``config`` with other ``values`` of some flags."""
+    return config_of({**values_of(config), **values})
+
+
 def type_text(flag: Flag) -> str:
     """The type of a flag in words, for ``--help``."""
     return "|".join(flag.choices) or _type_name(flag.type)

@@ -29,7 +29,7 @@ from sfactory.config.argv import (
 from sfactory.config.config_file import ConfigFile, read_config_file
 from sfactory.config.env_families import EnvFamily, search_families
 from sfactory.config.env_names import env_name_of
-from sfactory.config.flags import Reading, all_flags, assigned, config_of, values_of
+from sfactory.config.flags import Reading, all_flags, assigned, config_of, config_with, values_of
 from sfactory.config.help_text import train_help
 from sfactory.config.run_rules import experiment_of, fitted, spread, without_lesser_limits
 from sfactory.config.saved_config import (
@@ -99,7 +99,7 @@ class Resolved:
 
     def replaced(self, values: Mapping[str, object], source: str) -> Resolved:
         """The same with other values of some flags, which come from ``source``."""
-        config = config_of({**values_of(self.config), **values})
+        config = config_with(self.config, values)
         return replace(self, config=config, sources={**self.sources, **dict.fromkeys(values, source)})
 
 
@@ -175,9 +175,8 @@ def with_critic_group(resolved: Resolved, has_groups: bool) -> Resolved:
 
 def fitted_to_agents(resolved: Resolved, agents: int) -> Resolved:
     """``resolved`` with sizes that fit an env of so many agents, which is known only once it was made."""
-    values = values_of(resolved.config)
-    config = config_of(values | fitted(values, _free(resolved.sources), agents))
-    return replace(resolved, config=config)
+    sizes = fitted(values_of(resolved.config), _free(resolved.sources), agents)
+    return replace(resolved, config=config_with(resolved.config, sizes))
 
 
 def _free(sources: Mapping[str, str]) -> set[str]:
@@ -346,7 +345,7 @@ def _check(
         """How a flag that the user did not type is left out; "" if that does not solve the problem."""
         default = all_flags()[name].default
         may_change = name not in FROZEN or sources[name] not in _SAVED
-        is_solved = problem.flags not in [other.flags for other in found(config_of({**values, name: default}))]
+        is_solved = problem.flags not in [other.flags for other in found(config_with(config, {name: default}))]
         return f"; to leave it out: {assigned(name, default)}" if may_change and is_solved else ""
 
     for problem in found(config):

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from sfactory.config.flags import config_of, values_of
+from sfactory.config.flags import config_with, values_of
 from sfactory.config.population_rules import decided
 from sfactory.config.resolve import DEFAULT, Resolved
 from sfactory.config.run_rules import LARGEST_BATCH, fitted
@@ -82,7 +82,7 @@ def with_task_defaults(
     wanted = config.sampling.inference
     meant = decided(config, ("central" if on_gpu else "local") if wanted == "auto" else wanted, agents)
     while chosen:
-        problems = find_problems(config_of({**before, **chosen, **meant}), chosen=resolved.given)
+        problems = find_problems(config_with(config, {**chosen, **meant}), chosen=resolved.given)
         clashing = chosen.keys() & {name for problem in problems for name in problem.flags}
         if not clashing:
             break

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sfactory.config.flags import config_of, values_of
+from sfactory.config.flags import config_with
 from sfactory.config.hyperparameters import hyperparameters
 from sfactory.config.population_rules import member_numbers
 from sfactory.config.schema import Config
@@ -92,7 +92,7 @@ class Population:
     def config_for(self, policy: int) -> Config:
         """The run's config with the hyperparameters of ``policy`` if it is a member."""
         member = self.members.get(policy)
-        return config_of({**values_of(self._config), **(member.hyperparameters if member else {})})
+        return config_with(self._config, member.hyperparameters if member else {})
 
     def meet(self, others: Mapping[int, Member]) -> None:
         """Rank members of other runs, too, from now on; their hyperparameters are fitted to the flags of this run."""
@@ -234,5 +234,5 @@ class Population:
 
     def _is_legal(self, name: str, values: Values) -> bool:
         """Whether a new value of ``name`` passes all checks of the command line."""
-        problems = find_problems(config_of({**values_of(self._config), **values}))
+        problems = find_problems(config_with(self._config, values))
         return not any(name in problem.flags for problem in problems)

@@ -12,7 +12,7 @@ import torch
 
 from sfactory.actor.policy_assignment import SOLE_AGENT, Mapping, custom_assignment
 from sfactory.actor.reward_shaping import RewardShaping
-from sfactory.config.flags import assigned, config_of, values_of
+from sfactory.config.flags import assigned, config_with
 from sfactory.config.import_strings import Unresolved, find_callable
 from sfactory.config.population_rules import decided, lack_of_splits
 from sfactory.config.resolve import Resolved, fitted_to_agents, with_critic_group
@@ -324,7 +324,7 @@ def _require_fit(config: Config, spec: EnvSpec, inference: Inference) -> None:
                 f"--rollout={8 * spec.num_agents} or more"
             ]
         )
-    if lack := lack_of_splits(config_of({**values_of(config), **decided(config, inference, spec.num_agents)})):
+    if lack := lack_of_splits(config_with(config, decided(config, inference, spec.num_agents))):
         raise ConfigError([f"{assigned('policy_mapping', population.policy_mapping)}: {lack}"])
 
 

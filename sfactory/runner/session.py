@@ -307,13 +307,11 @@ def summary_of_unopened(config: Config) -> Summary:
 
 def _with_seed(resolved: Resolved) -> tuple[Resolved, int]:
     """The seed, which is drawn if none was given."""
-    config = resolved.config
-    if config.run.seed is not None:
-        return resolved, config.run.seed
+    seed = resolved.config.run.seed
+    if seed is not None:
+        return resolved, seed
     seed = secrets.randbits(31)
-    config = dataclasses.replace(config, run=dataclasses.replace(config.run, seed=seed))
-    sources = {**resolved.sources, "seed": "drawn at random"}
-    return dataclasses.replace(resolved, config=config, sources=sources), seed
+    return resolved.replaced({"seed": seed}, "drawn at random"), seed
 
 
 def with_own_weights(resolved: Resolved) -> Resolved:
