@@ -245,26 +245,24 @@ def examine(factory: EnvFactory, timed: bool = False, at_end: contextlib.ExitSta
 def _examine(factory: EnvFactory, timed: bool, at_end: contextlib.ExitStack) -> Probed:
     name = f"--env={factory.name}"
     masks = factory.info_action_mask == "auto", factory.obs_layout
+    env: Any
     if factory.makes_tensors:
-        tensors = factory.tensors(NUM_VECTOR_ENVS)
-        probed = Probed(check_tensor_env(tensors, name, factory.obs_layout), makes_tensors=True)
-        at_end.callback(close_env, tensors, name)
-        return probed
-    if factory.makes_vectors:
-        vector = factory.vector(NUM_VECTOR_ENVS, seed=0)
-        unsaid = find_family(factory.name) is None and not says_when_it_resets(vector)
-        probed = Probed(check_vector_env(vector, name, *masks), resets_unsaid=unsaid)
-        at_end.callback(close_env, vector, name)
-        return probed
-    env = factory.either()
-    if isinstance(env, AgentsEnv):
-        spec = check_agents_env(env, name, *masks)
-    elif isinstance(env, gymnasium.Env):
-        spec = check_env(env, name, *masks)
+        env = factory.tensors(NUM_VECTOR_ENVS)
+        probed = Probed(check_tensor_env(env, name, factory.obs_layout), makes_tensors=True)
+    elif factory.makes_vectors:
+        env = factory.vector(NUM_VECTOR_ENVS, seed=0)
+        unsaid = find_family(factory.name) is None and not says_when_it_resets(env)
+        probed = Probed(check_vector_env(env, name, *masks), resets_unsaid=unsaid)
     else:
-        raise EnvError(f"{name}: the factory returned a {type(env).__name__}; it must return a gymnasium.Env")
-    with naming(name):
-        step_us = env_step_us(env, spec) if timed else None
-    reward_shaping = default_reward_shaping(env)
+        env = factory.either()
+        if isinstance(env, AgentsEnv):
+            spec = check_agents_env(env, name, *masks)
+        elif isinstance(env, gymnasium.Env):
+            spec = check_env(env, name, *masks)
+        else:
+            raise EnvError(f"{name}: the factory returned a {type(env).__name__}; it must return a gymnasium.Env")
+        with naming(name):
+            step_us = env_step_us(env, spec) if timed else None
+        probed = Probed(spec, step_us, default_reward_shaping(env))
     at_end.callback(close_env, env, name)
-    return Probed(spec, step_us, reward_shaping)
+    return probed
