@@ -18,6 +18,7 @@ from sfactory.env.factory import find_maker, takes_frameskip
 from sfactory.errors import Refused
 from sfactory.planning.env_findings import Finding
 from sfactory.planning.env_inspection import Report, Times
+from sfactory.planning.env_probe import Probed
 from sfactory.planning.plan import choose_device, fitted_to_env, plan_sizes, steps_are_timed
 from sfactory.planning.random_play import SOLE_KIND, VECTOR_KIND
 
@@ -59,7 +60,7 @@ def fit(report: Report, resolved: Resolved, given: Mapping[str, object]) -> Fit:
         report.refusal = str(error)
         report.findings = (*report.findings, Finding("violation", "train", f"training refuses it: {error}", ""))
         return Fit()
-    advice = list(_advice(report, config))
+    advice = list(_advice(report, report.probed, config))
     report.findings = (*report.findings, *(finding for _, finding in advice))
     flags = {**given, **{name: value for chosen, _ in advice for name, value in chosen.items()}}
     values = {**vars(config.sampling), **vars(config.learner)}
@@ -76,7 +77,7 @@ def _action_text(head: ActionHead) -> str:
     return f"action {head.key!r} is {head.size} number{'s' * (head.size > 1)} ({head.dtype}), {how}"
 
 
-def _advice(report: Report, config: Config) -> Iterator[tuple[dict[str, object], Finding]]:
+def _advice(report: Report, probed: Probed, config: Config) -> Iterator[tuple[dict[str, object], Finding]]:
     """Flags that should be set, and why."""
     sampling, name = config.sampling, report.env
     seconds = {call: times.longest / 1e6 for call, times in report.times.items()}
@@ -107,21 +108,14 @@ def _advice(report: Report, config: Config) -> Iterator[tuple[dict[str, object],
     if largest > _LARGE_REWARD and config.algo.reward_scale == 1.0 and config.algo.reward_clip is None:
         mend = f"train with --reward_scale={10.0 ** -math.floor(math.log10(largest)):g}, if learning is unsteady"
         yield {}, _hint("rewards", f"rewards reach {largest:g}", mend)
-    spec = report.probed.spec if report.probed else None
-    numbers = {path for path, leaf in (spec.obs if spec else ()) if leaf.is_number and not leaf.is_image}
+    numbers = {path for path, leaf in probed.spec.obs if leaf.is_number and not leaf.is_image}
     largest = _LARGE_VALUE * config.model.obs_scale
     unscaled = {path: values for path, values in report.ranges.items() if max(map(abs, values)) > largest}
     if not (config.model.normalize_input or config.model.encoder) and (found := sorted(numbers & unscaled.keys())):
         flags = {"normalize_input": True}
-        yield (
-            flags,
-            _hint(
-                "scale",
-                f"observation {found[0]!r} has values up to {max(unscaled[found[0]]):g}",
-                f"train with {_typed(flags)}",
-            ),
-        )
-    if report.children and not (report.probed and report.probed.makes_tensors):  # which a run makes once
+        text = f"observation {found[0]!r} has values up to {max(unscaled[found[0]]):g}"
+        yield flags, _hint("scale", text, f"train with {_typed(flags)}")
+    if report.children and not probed.makes_tensors:  # which a run makes once
         is_vector = VECTOR_KIND in report.kind
         envs = sampling.num_workers * (sampling.worker_num_splits if is_vector else sampling.num_envs_per_worker)
         processes = f"{len(report.children)} process{'es' * (len(report.children) > 1)}"
