@@ -132,9 +132,7 @@ class Population:
                 kind, reason = Kind.KEEP, "no value was drawn for mutation"
         return Event(kind, policy, env_steps, values, shaping, None, known, reason)
 
-    def reseed(
-        self, policy: int, env_steps: int, objectives: Objectives, lost: Collection[int], reason: str
-    ) -> Event | None:
+    def reseed(self, policy: int, env_steps: int, objectives: Objectives, lost: Collection[int]) -> Event | None:
         """The event for a member that lost its weights: it copies one of the best members that are not ``lost``.
 
         None while it waits for these to be ranked, see ``due``. Raises ValueError if all are lost.
@@ -146,7 +144,7 @@ class Population:
         if None in others.values() and self._waits(policy, env_steps):
             return None
         parents = best_of(others, self._options) or list(others)
-        return self._replace(policy, parents, env_steps, others, reason)
+        return self._replace(policy, parents, env_steps, others, "its own weights are lost")
 
     def record(self, event: Event) -> None:
         """Record an event of ``turn`` or ``reseed`` after it was carried out, or if it failed, with the kind SKIP.

@@ -114,7 +114,7 @@ class PbtDriver:
         """The event of ``policy`` that is due now, if any."""
         population, steps = self._population, self._reports.env_steps_of(policy)
         if policy in self._orphans:
-            event = population.reseed(policy, steps, objectives, self._orphans, "its own weights are lost")
+            event = population.reseed(policy, steps, objectives, self._orphans)
             if event is not None:
                 self._orphans.remove(policy)  # if it fails now, its next turn is an ordinary one
             return event

@@ -180,14 +180,14 @@ def test_skipped_event_leaves_the_member_unchanged(tmp_path: Path) -> None:
 def test_member_without_weights_copies_one_of_the_best_with_weights(tmp_path: Path) -> None:
     population = begun(tmp_path)
 
-    event = population.reseed(0, 1234, {0: 1000.0, 1: 10.0, 2: 90.0, 3: 500.0}, {0, 3}, "its weights are lost")
+    event = population.reseed(0, 1234, {0: 1000.0, 1: 10.0, 2: 90.0, 3: 500.0}, {0, 3})
 
     assert event is not None
-    assert (event.kind, event.parent, event.reason) == (Kind.REPLACE, 2, "its weights are lost")
+    assert (event.kind, event.parent, event.reason) == (Kind.REPLACE, 2, "its own weights are lost")
     population.record(event)
     assert population.members[0].next_turn == START  # no turn is before the first one
     with pytest.raises(ValueError, match="no member other than policy 0"):
-        population.reseed(0, 0, {}, {0, 1, 2, 3}, "lost")
+        population.reseed(0, 0, {}, {0, 1, 2, 3})
 
 
 def test_member_without_weights_waits_at_most_a_period_for_a_ranking(tmp_path: Path) -> None:
@@ -195,9 +195,9 @@ def test_member_without_weights_waits_at_most_a_period_for_a_ranking(tmp_path: P
     again = restored(tmp_path, {0: 0, 1: 5000, 2: 5000, 3: 5000})
     some: dict[int, float | None] = {0: None, 1: 2.0, 2: None, 3: 4.0}
 
-    assert again.reseed(0, PERIOD - 1, some, {0}, "lost") is None
+    assert again.reseed(0, PERIOD - 1, some, {0}) is None
     for env_steps, known, parents in ((PERIOD - 1, {**some, 2: 3.0}, (2, 3)), (PERIOD, {}, (1, 2, 3))):
-        event = again.reseed(0, env_steps, known, {0}, "lost")
+        event = again.reseed(0, env_steps, known, {0})
         assert event is not None
         assert event.parent in parents
 
