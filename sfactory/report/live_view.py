@@ -171,7 +171,8 @@ class LiveView:
         yield "slots", _pairs({state: str(count) for state, count in progress.slots.items()}) or "-", ""
         yield "queues", _pairs({what: number(depth) for what, depth in progress.queues.items()}) or "-", ""
         megabytes = dict(progress.memory_mb)
-        yield "memory", f"{number(megabytes.pop('total', None))} MB  {_pairs(_rounded(megabytes))}", ""
+        total_mb = number(megabytes.pop("total", None))
+        yield "memory", f"{total_mb} MB  {_pairs({kind: number(mb) for kind, mb in megabytes.items()})}", ""
         faults = _pairs({name.replace("_", " "): str(count) for name, count in progress.env_faults.items() if count})
         last = self.last_warning.encode("ascii", "replace").decode()  # each character has one column
         warnings = f"{self.warnings}, the last: {last}" if self.warnings else ""
@@ -206,10 +207,6 @@ def _bar(share: float, width: int) -> str:
 
 def _pairs(values: Mapping[str, str]) -> str:
     return "  ".join(f"{name} {value}" for name, value in values.items())
-
-
-def _rounded(values: Mapping[str, float]) -> dict[str, str]:
-    return {name: number(value) for name, value in values.items()}
 
 
 def _loss(progress: Progress, name: str) -> str:

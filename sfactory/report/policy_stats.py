@@ -43,13 +43,7 @@ class Earlier(NamedTuple):
 class PolicyStats:
     """Episodes and updates of this session. last: the learner's newest report."""
 
-    def __init__(
-        self,
-        stats_avg: int,
-        best_metric: str,
-        earlier: Earlier = Earlier(),  # noqa: B008 - is constant
-        plays_itself: bool = False,
-    ) -> None:
+    def __init__(self, stats_avg: int, best_metric: str, earlier: Earlier, plays_itself: bool = False) -> None:
         """best_metric: the flag save_best_metric. earlier: before this session. plays_itself: see ``plays_itself``."""
         self._plays_itself = plays_itself
         self._stats_avg, self._best_metric, self._earlier = stats_avg, best_metric, earlier

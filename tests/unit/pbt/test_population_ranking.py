@@ -15,7 +15,7 @@ from sfactory.config.schema import PopulationConfig
 from sfactory.errors import ExitCode, SFactoryError
 from sfactory.messages import EpisodesDone
 from sfactory.pbt.ranking import Place, best_of, ranked, ranking_metric, relative_gap, standing
-from sfactory.report.policy_stats import PolicyStats
+from sfactory.report.policy_stats import Earlier, PolicyStats
 
 
 def selected(fraction: float, gap: float, gap_absolute: float) -> PopulationConfig:
@@ -113,7 +113,7 @@ def test_metric_that_no_episode_reports_is_refused() -> None:
 
 
 def test_policy_without_true_objective_is_not_ranked_by_its_returns() -> None:
-    reporting, silent = PolicyStats(2, "reward"), PolicyStats(2, "reward")
+    reporting, silent = PolicyStats(2, "reward", Earlier()), PolicyStats(2, "reward", Earlier())
     for stats in (reporting, silent):
         stats.add_episodes(EpisodesDone(0, np.array([200.0, 200.0]), np.array([10, 10])))
     reporting.extras.add("true_objective", [0.5, 1.0])
