@@ -6,7 +6,8 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
 
@@ -34,14 +35,23 @@ _SHOWN = 5  # weights that do not fit
 log = logging.getLogger(__name__)
 
 
+class ResumedPolicy(NamedTuple):
+    """Where one policy stopped. best_return: its best mean return, if known. entry: what summary.json has of it."""
+
+    env_steps: int = 0
+    train_seconds: float = 0.0
+    episodes: int = 0
+    best_return: float | None = None
+    has_checkpoint: bool = True
+    entry: Mapping[str, Any] = MappingProxyType({})
+
+
 @dataclass(frozen=True)
 class Resumed:
     """Where an earlier session stopped.
 
     env_steps, agent_steps, updates: sums over all policies; train_seconds: the longest of them. best_return: the best
-    mean return ever, if it is known. summary: the last session's. steps_of_policies, seconds_of_policies,
-    episodes_of_policies, best_of_policies: env steps, seconds of training, episodes and the best mean return, if it is
-    known, of each policy; () without a checkpoint. policies_without_checkpoint: those without one although others have.
+    mean return ever, if it is known. summary: the last session's. policies: all of them; () if none has a checkpoint.
     """
 
     env_steps: int = 0
@@ -50,11 +60,7 @@ class Resumed:
     updates: int = 0
     best_return: float | None = None
     summary: Summary | None = None
-    steps_of_policies: tuple[int, ...] = ()
-    seconds_of_policies: tuple[float, ...] = ()
-    episodes_of_policies: tuple[int, ...] = ()
-    best_of_policies: tuple[float | None, ...] = ()
-    policies_without_checkpoint: tuple[int, ...] = ()
+    policies: tuple[ResumedPolicy, ...] = ()
 
     @staticmethod
     def from_checkpoint(
@@ -71,8 +77,8 @@ class Resumed:
         Raises CheckpointError if a policy has checkpoints, but none that can be loaded, is of the kind that was asked
         for and, if given, has the ``weight_shapes`` of Plan.
         """
-        policies = [_load(rundir, config, weight_shapes, policy) for policy in range(config.population.num_policies)]
-        known = [saved for saved in policies if saved is not None]
+        loaded = [_load(rundir, config, weight_shapes, policy) for policy in range(config.population.num_policies)]
+        known = [saved for saved in loaded if saved is not None]
         summary = Summary.read(rundir.summary_path)
         if not known:
             steps = 0 if summary is None else summary.env_steps
@@ -82,45 +88,44 @@ class Resumed:
                 level = logging.WARNING if made else logging.INFO
                 log.log(level, "no checkpoint in %s%s: the run starts from the beginning", rundir.path, made)
             return None
-        missing = tuple(policy for policy, saved in enumerate(policies) if saved is None)
-        for policy in missing:
-            log.warning("policy %d has no checkpoint although others have: it starts from scratch", policy)
-        entries = [_entry(summary, policy, len(policies)) for policy in range(len(policies))]
-        episodes = tuple(
-            max(int(entry.get("episodes") or 0), 0 if saved is None else saved.episodes)
-            for saved, entry in zip(policies, entries, strict=True)
-        )
-        bests: list[float | None] = []
-        for saved, entry in zip(policies, entries, strict=True):
-            of_file = saved.best_objective if saved is not None and saved.best_metric == "reward" else None
-            bests.append(_greatest(of_file, _full_best(entry, config.report.stats_avg)))
-        of_run = None if summary is None else _full_best(vars(summary), config.report.stats_avg)
+        policies, stats_avg = list[ResumedPolicy](), config.report.stats_avg
+        for policy, saved in enumerate(loaded):
+            if saved is None:
+                log.warning("policy %d has no checkpoint although others have: it starts from scratch", policy)
+            policies.append(_of_policy(saved, _entry(summary, policy, len(loaded)), stats_avg))
+        of_run = None if summary is None else _full_best(vars(summary), stats_avg)
         return Resumed(
             env_steps=sum(saved.run_env_steps for saved in known),
             agent_steps=sum(saved.agent_steps for saved in known),
             train_seconds=max(saved.train_seconds for saved in known),
             updates=sum(saved.train_step for saved in known),
-            best_return=_greatest(*bests, of_run),
+            best_return=_greatest(*(policy.best_return for policy in policies), of_run),
             summary=summary,
-            steps_of_policies=tuple(0 if saved is None else saved.env_steps for saved in policies),
-            seconds_of_policies=tuple(0.0 if saved is None else saved.train_seconds for saved in policies),
-            episodes_of_policies=episodes,
-            best_of_policies=tuple(bests),
-            policies_without_checkpoint=missing,
+            policies=tuple(policies),
         )
 
     @property
     def episodes(self) -> int:
         """Episodes of all policies."""
-        return max(0 if self.summary is None else self.summary.episodes, sum(self.episodes_of_policies))
+        of_policies = sum(policy.episodes for policy in self.policies)
+        return max(0 if self.summary is None else self.summary.episodes, of_policies)
+
+    @property
+    def together(self) -> ResumedPolicy:
+        """All policies together, without a best return."""
+        return ResumedPolicy(episodes=self.episodes, entry={} if self.summary is None else vars(self.summary))
+
+    def of(self, policy: int) -> ResumedPolicy:
+        """One policy."""
+        return self.policies[policy] if self.policies else ResumedPolicy()
 
     def finished(self, config: Config) -> bool:
         """True if every policy that learns has reached the limits of ``config`` already."""
         limits = Limits.of(config.run, config.frames_per_step)
-        if not self.steps_of_policies:
+        if not self.policies:
             return limits.reached(self.env_steps, self.train_seconds)
-        counts = list(zip(self.steps_of_policies, self.seconds_of_policies, strict=True))
-        return all(limits.reached(*counts[policy]) for policy in learning_policies(config))
+        learning = [self.policies[policy] for policy in learning_policies(config)]
+        return all(limits.reached(policy.env_steps, policy.train_seconds) for policy in learning)
 
     def say_finished(self, changed: Sequence[str]) -> None:
         """Log that nothing is trained; changed: texts of settings that another run would need."""
@@ -149,6 +154,15 @@ def summary_of(config: Config, resumed: Resumed | None, status: Result) -> Summa
         best_is_full=resumed.best_return is not None,
         updates=resumed.updates,
     )
+
+
+def _of_policy(saved: SavedState | None, entry: Mapping[str, Any], stats_avg: int) -> ResumedPolicy:
+    """A policy, by its checkpoint and its entry in summary.json."""
+    episodes, best = int(entry.get("episodes") or 0), _full_best(entry, stats_avg)
+    if saved is None:
+        return ResumedPolicy(0, 0.0, episodes, _greatest(best), has_checkpoint=False, entry=entry)
+    best = _greatest(best, saved.best_objective if saved.best_metric == "reward" else None)
+    return ResumedPolicy(saved.env_steps, saved.train_seconds, max(episodes, saved.episodes), best, entry=entry)
 
 
 def _entry(summary: Summary | None, policy: int, policies: int) -> Mapping[str, Any]:

@@ -32,7 +32,7 @@ from sfactory.messages import (
 from sfactory.pbt.ranking import REWARD
 from sfactory.report.episode_stats import Best, EpisodeStats, Throughput
 from sfactory.report.eval_results import EvaluationReports
-from sfactory.report.policy_stats import Earlier, PolicyStats, metric_warnings, plays_itself
+from sfactory.report.policy_stats import PolicyStats, metric_warnings, plays_itself
 from sfactory.report.progress import Progress
 from sfactory.report.scalars import Row, counter_scalars, env_faults, memory_of_run, sb3_scalars
 from sfactory.shared.channel import Channel
@@ -62,8 +62,8 @@ class ReportCollector:
         self._resumed = resumed or Resumed()
         stats_avg, best_metric = config.report.stats_avg, config.checkpoint.episode_metric
         policies = config.population.num_policies
-        self._all = PolicyStats(stats_avg, best_metric, Earlier.of_all(self._resumed), plays_itself(config))
-        of_each = Earlier.of_each(self._resumed, policies)
+        self._all = PolicyStats(stats_avg, best_metric, self._resumed.together, plays_itself(config))
+        of_each = map(self._resumed.of, range(policies))
         self._by_policy = [PolicyStats(stats_avg, best_metric, each) for each in of_each] if policies > 1 else []
         self._each = self._by_policy or [self._all]  # with one policy both are the same
         self._config, self._status, self._from_actors, self._from_learners = config, status, from_actors, from_learners
@@ -139,8 +139,8 @@ class ReportCollector:
 
     def env_steps_of(self, policy: int) -> int:
         """Env steps that ``policy`` has been trained on."""
-        steps = self._resumed.steps_of_policies
-        return max(steps[policy] if steps else 0, int(self._status.row(learner_name(policy)).get("env_steps")))
+        earlier = self._resumed.of(policy).env_steps
+        return max(earlier, int(self._status.row(learner_name(policy)).get("env_steps")))
 
     def objectives(self, name: str) -> dict[int, float | None]:
         """Mean of the episode statistic ``name`` over its last stats_avg values, by policy; None until then."""

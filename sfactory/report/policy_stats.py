@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
 
 from sfactory.config.schema import Config
-from sfactory.experiment.resume import Resumed
+from sfactory.experiment.resume import ResumedPolicy
 from sfactory.layout import choose_mapping
 from sfactory.messages import TRUE_OBJECTIVE, EpisodesDone, LearnerTimes, TrainStats
 from sfactory.pbt.ranking import LENGTH, REWARD
@@ -20,30 +18,10 @@ from sfactory.statistics import sum_to_zero
 _TIMES = tuple(name for name in LearnerTimes._fields if name != "policy")
 
 
-class Earlier(NamedTuple):
-    """What a policy had when the session began. best: its best mean return; means: the last ones, by name."""
-
-    episodes: int = 0
-    best: float | None = None
-    means: Mapping[str, float | None] = MappingProxyType({})
-
-    @staticmethod
-    def of_all(resumed: Resumed) -> Earlier:
-        """Of all policies together."""
-        return Earlier(resumed.episodes, None, {} if resumed.summary is None else vars(resumed.summary))
-
-    @staticmethod
-    def of_each(resumed: Resumed, policies: int) -> list[Earlier]:
-        """Of each policy."""
-        episodes, bests = resumed.episodes_of_policies or [0] * policies, resumed.best_of_policies or [None] * policies
-        means = [] if resumed.summary is None else list(resumed.summary.policies)
-        return list(map(Earlier, episodes, bests, [*means, *[{}] * policies][:policies]))
-
-
 class PolicyStats:
     """Episodes and updates of this session. last: the learner's newest report."""
 
-    def __init__(self, stats_avg: int, best_metric: str, earlier: Earlier, plays_itself: bool = False) -> None:
+    def __init__(self, stats_avg: int, best_metric: str, earlier: ResumedPolicy, plays_itself: bool = False) -> None:
         """best_metric: the flag save_best_metric. earlier: before this session. plays_itself: see ``plays_itself``."""
         self._plays_itself = plays_itself
         self._stats_avg, self._best_metric, self._earlier = stats_avg, best_metric, earlier
@@ -119,7 +97,7 @@ class PolicyStats:
     @property
     def best(self) -> Best:
         """The best mean return of all sessions."""
-        return Best.of(self._earlier.best, [self.episodes])
+        return Best.of(self._earlier.best_return, [self.episodes])
 
     @property
     def true_objective(self) -> Window:
@@ -147,7 +125,7 @@ class PolicyStats:
             "episode_length_mean": self.episodes.lengths.mean,
             "true_objective_mean": self.true_objective.mean,
         }
-        return now if self.episodes.episodes else {name: self._earlier.means.get(name) for name in now}
+        return now if self.episodes.episodes else {name: self._earlier.entry.get(name) for name in now}
 
     def summary(self, env_steps: int) -> dict[str, float | None]:
         """One policy's entry in summary.json. env_steps: how many it has been trained on."""

@@ -50,12 +50,12 @@ class PbtDriver:
     ) -> None:
         """Restore the population of the run directory, or begin a new one with the env's own reward shaping."""
         self._first = config.population.pbt_member or 0  # the member that is policy 0
-        steps = {self._first + policy: steps for policy, steps in enumerate(resumed.steps_of_policies)}
+        steps = {self._first + policy: each.env_steps for policy, each in enumerate(resumed.policies)}
         population = Population.restore(rundir.path, config, steps)
         if population is None:
             population = Population.begin(rundir.path, config, seed, steps, reward_shaping)
         learning = {*learning_policies(config)}
-        lost = learning & {*resumed.policies_without_checkpoint}
+        lost = learning & {policy for policy, each in enumerate(resumed.policies) if not each.has_checkpoint}
         # Members without weights that have no parent yet. If all are lost there is no policy to copy.
         self._orphans = lost if lost != learning else set[int]()
         self._population, self._reports, self._rundir = population, reports, rundir

@@ -43,7 +43,11 @@ def test_steps_of_all_policies_are_added(tmp_path: Path) -> None:
 
     assert resumed is not None
     assert (resumed.env_steps, resumed.agent_steps, resumed.updates, resumed.train_seconds) == (350, 1400, 6, 7.0)
-    assert (resumed.steps_of_policies, resumed.policies_without_checkpoint) == ((200, 0, 500), (1,))
+    assert [(each.env_steps, each.has_checkpoint) for each in resumed.policies] == [
+        (200, True),
+        (0, False),
+        (500, True),
+    ]
     assert resumed.best_return == 0.0
     assert not resumed.finished(config)
 
@@ -80,10 +84,11 @@ def test_episodes_of_a_session_that_was_killed_are_those_of_its_checkpoints(tmp_
         again = Resumed.from_checkpoint(rundir, config)
 
     assert killed is not None
-    assert (killed.episodes_of_policies, killed.episodes) == ((10, 40, 5), 55)
+    assert ([each.episodes for each in killed.policies], killed.episodes) == ([10, 40, 5], 55)
     assert again is not None
-    assert (again.episodes_of_policies, again.episodes) == ((30, 40, 5), 75)
-    assert again.best_of_policies == (8.0, -1.0, -2.0)  # 7 episodes make no mean
+    assert ([each.episodes for each in again.policies], again.episodes) == ([30, 40, 5], 75)
+    assert [each.best_return for each in again.policies] == [8.0, -1.0, -2.0]  # 7 episodes make no mean
+    assert [each.entry for each in again.policies] == [*entries, {}]
 
 
 def test_a_best_mean_of_few_episodes_does_not_outlast_its_session(tmp_path: Path) -> None:
@@ -101,8 +106,8 @@ def test_a_best_mean_of_few_episodes_does_not_outlast_its_session(tmp_path: Path
 
     # Those of the checkpoints are full: 0.0 and -1.0.
     assert [each and each.best_return for each in found] == [0.0, 8.0, 9.0, 9.0, 9.0, 9.0]
-    assert [each and each.best_of_policies for each in found[::2]] == [(0.0,), (9.0,), (9.0,)]
-    assert [each and each.best_of_policies for each in found[1::2]] == [(8.0, -1.0)] * 3
+    bests = [[policy.best_return for policy in each.policies] for each in found if each]
+    assert bests == [[0.0], [8.0, -1.0], [9.0], [8.0, -1.0], [9.0], [8.0, -1.0]]
 
 
 def test_a_policy_that_does_not_learn_and_has_no_checkpoint_of_a_kind_resumes_from_its_latest(
@@ -122,7 +127,7 @@ def test_a_policy_that_does_not_learn_and_has_no_checkpoint_of_a_kind_resumes_fr
             Resumed.from_checkpoint(rundir, config_of({**flags, "save_best_after": 99}))
 
     assert resumed is not None
-    assert (resumed.steps_of_policies, resumed.policies_without_checkpoint) == ((60, 0), ())
+    assert [(each.env_steps, each.has_checkpoint) for each in resumed.policies] == [(60, True), (0, True)]
     assert caplog.messages == ["policy 1 does not learn and has no best checkpoint: it plays with its latest weights"]
 
 
@@ -137,7 +142,7 @@ def test_a_summary_of_the_run_alone_says_nothing_of_its_several_policies(tmp_pat
         again = Resumed.from_checkpoint(rundir, config)
 
     assert again is not None
-    assert (again.episodes_of_policies, again.episodes) == ((50, 50), 100)
+    assert ([each.episodes for each in again.policies], again.episodes) == ([50, 50], 100)
 
 
 def test_weights_that_do_not_fit_name_the_env_and_own_networks(tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from sfactory.config.population_rules import best_count
 from sfactory.config.schema import PopulationConfig
 from sfactory.errors import ExitCode, SFactoryError
+from sfactory.experiment.resume import ResumedPolicy
 from sfactory.messages import EpisodesDone
 from sfactory.pbt.ranking import Place, best_of, ranked, ranking_metric, relative_gap, standing
-from sfactory.report.policy_stats import Earlier, PolicyStats
+from sfactory.report.policy_stats import PolicyStats
 
 
 def selected(fraction: float, gap: float, gap_absolute: float) -> PopulationConfig:
@@ -113,7 +114,7 @@ def test_metric_that_no_episode_reports_is_refused() -> None:
 
 
 def test_policy_without_true_objective_is_not_ranked_by_its_returns() -> None:
-    reporting, silent = PolicyStats(2, "reward", Earlier()), PolicyStats(2, "reward", Earlier())
+    reporting, silent = PolicyStats(2, "reward", ResumedPolicy()), PolicyStats(2, "reward", ResumedPolicy())
     for stats in (reporting, silent):
         stats.add_episodes(EpisodesDone(0, np.array([200.0, 200.0]), np.array([10, 10])))
     reporting.extras.add("true_objective", [0.5, 1.0])

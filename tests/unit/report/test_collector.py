@@ -14,7 +14,7 @@ import pytest
 
 from sfactory.config.flags import config_of
 from sfactory.config.schema import CheckpointConfig, Config, PopulationConfig, ReportConfig, SamplingConfig
-from sfactory.experiment.resume import Resumed
+from sfactory.experiment.resume import Resumed, ResumedPolicy
 from sfactory.experiment.run_dir import RunDir
 from sfactory.experiment.summary import Summary
 from sfactory.messages import (
@@ -289,12 +289,8 @@ def test_episodes_and_the_best_of_each_policy_are_continued_after_a_resume() -> 
         {"episodes": 10, "episode_return_mean": 5.0, "best_episode_return_mean": 6.0, "true_objective_mean": 5.0},
     ]
     last = Summary("interrupted", 1000, 1000, 1000, 9.0, episodes=30, policies=entries, best_policy=1)
-    of_policies: dict[str, Any] = {
-        "steps_of_policies": (600, 400),
-        "episodes_of_policies": (20, 15),
-        "best_of_policies": (9.0, None),
-    }
-    source = Source(policies=2, resumed=Resumed(1000, best_return=9.0, summary=last, **of_policies))
+    policies = ResumedPolicy(600, 0.0, 20, 9.0, entry=entries[0]), ResumedPolicy(400, 0.0, 15, entry=entries[1])
+    source = Source(policies=2, resumed=Resumed(1000, best_return=9.0, summary=last, policies=policies))
     source.episodes(7.0, 8.0, policy=1)
 
     row, summary = source.row(), source.reports.summary("done")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sfactory.config.flags import config_of
-from sfactory.experiment.resume import Resumed
+from sfactory.experiment.resume import Resumed, ResumedPolicy
 from sfactory.experiment.run_dir import RunDir
 from sfactory.layout import Layout
 from sfactory.messages import EpisodesDone
@@ -43,7 +43,7 @@ class Run:
         self.number, self.copies = number, member_dir(path / "shared", number)
         self.copies.mkdir(parents=True, exist_ok=True)
         self._shared = SharedObjects(VECTOR, layout, weight_bytes=8)
-        resumed = Resumed(steps, steps_of_policies=(steps,)) if steps else Resumed()
+        resumed = Resumed(steps, policies=(ResumedPolicy(steps),)) if steps else Resumed()
         channels = self._shared.actors_to_main, self._shared.learners_to_main
         self.reports = ReportCollector(config, *channels, self._shared.status, resumed)
         with RunDir.open(path, f"run-{number}") as rundir:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sfactory.config.flags import config_of
-from sfactory.experiment.resume import Resumed
+from sfactory.experiment.resume import Resumed, ResumedPolicy
 from sfactory.experiment.run_dir import RunDir
 from sfactory.layout import Layout
 from sfactory.messages import EpisodesDone
@@ -197,8 +197,8 @@ def test_turns_reach_all_members_however_short_the_period_is(ranked: Members) ->
 
 def resumed_without(*lost: int) -> Resumed:
     """A session that resumes with the checkpoints of all policies but these."""
-    steps = tuple(0 if policy in lost else 5000 for policy in range(3))
-    return Resumed(sum(steps), steps_of_policies=steps, policies_without_checkpoint=lost)
+    policies = [ResumedPolicy(has_checkpoint=False) if policy in lost else ResumedPolicy(5000) for policy in range(3)]
+    return Resumed(sum(policy.env_steps for policy in policies), policies=tuple(policies))
 
 
 def test_a_member_without_weights_waits_for_the_others_and_takes_over_from_the_best(rundir: RunDir) -> None:
