@@ -10,23 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import gymnasium
 import numpy as np
-import numpy.typing as npt
 
-Obs = npt.NDArray[np.float32]
+from .bandit import Bandit, Obs
 
 
-class Tempting(gymnasium.Env[Obs, np.int64]):
-    """A contextual bandit of ``num_contexts`` contexts: right is the context's number, tempting the next one."""
-
-    metadata = {"render_modes": []}  # noqa: RUF012 - the attribute of gymnasium.Env
+class Tempting(Bandit):
+    """A Bandit: right is the context's number, tempting the next one."""
 
     def __init__(self, num_contexts: int = 4, length: int = 8) -> None:
-        self.observation_space = gymnasium.spaces.Box(0.0, 1.0, (num_contexts,), np.float32)
-        self.action_space = gymnasium.spaces.Discrete(num_contexts)
-        self._num_contexts, self._length = num_contexts, length
-        self._context, self._step, self._right = 0, 0, 0
+        super().__init__(num_contexts, length)
+        self._right = 0
         self._scheme: Mapping[str, Any] = self.get_default_reward_shaping()
 
     def get_default_reward_shaping(self) -> Mapping[str, Any]:
@@ -39,9 +33,8 @@ class Tempting(gymnasium.Env[Obs, np.int64]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
         """Begin an episode with a fresh context."""
-        super().reset(seed=seed)
-        self._step = self._right = 0
-        return self._draw(), {}
+        self._right = 0
+        return super().reset(seed=seed)
 
     def step(self, action: np.int64) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
         """Reward the action; terminates after ``length`` steps, with the number of right ones in ``info``."""
@@ -49,12 +42,5 @@ class Tempting(gymnasium.Env[Obs, np.int64]):
         right, tempted = chosen == self._context, chosen == (self._context + 1) % self._num_contexts
         reward = float(pays["right"]) * right + float(pays["tempting"]) * tempted
         self._right += right
-        self._step += 1
-        over = self._step >= self._length
-        return self._draw(), reward, over, False, {"true_objective": float(self._right)} if over else {}
-
-    def _draw(self) -> Obs:
-        self._context = int(self.np_random.integers(self._num_contexts))
-        obs = np.zeros(self._num_contexts, np.float32)
-        obs[self._context] = 1.0
-        return obs
+        obs, _, over, truncated, _ = super().step(action)
+        return obs, reward, over, truncated, {"true_objective": float(self._right)} if over else {}
