@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 # Python adds the folder of a script, not the one above it.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from scripts.command import json_line, run
+from scripts.command import TRAIN, json_line, run
 from scripts.record import machine, table, write_json
 from scripts.results_files import where
 from sfactory.config.flags import all_flags
@@ -62,7 +62,7 @@ def train(task: Task, task_defaults: str, seed: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         words = [*task.words, f"--train_for_env_steps={task.steps}", f"--task_defaults={task_defaults}"]
         words += [f"--seed={seed}", f"--train_dir={folder}", "--experiment=run", "--device=cpu"]
-        result = json_line(run([sys.executable, "-m", "sfactory.train", *words]).stdout)
+        result = json_line(run([*TRAIN, *words]).stdout)
     return {
         "return": result["episode_return_mean"],
         "env_steps": result["env_steps"],

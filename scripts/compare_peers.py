@@ -2,7 +2,7 @@
 
 The bench folder holds ``envs.py`` (the environments) and the peers' runners; see peers.py. Rounds alternate between the
 systems, so that a drift of the machine affects all alike; the result is the ratio of two rates of the same round,
-and of these the median (ratios.py).
+and of these the median (rounds.py).
 
     python scripts/compare_peers.py cartpole --bench BENCH --peers PEERS --out docs/performance/cartpole_peers.json
     python scripts/compare_peers.py cartpole_gru --bench BENCH --peers PEERS --out docs/performance/gru_peers.json

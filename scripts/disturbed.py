@@ -27,8 +27,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from scripts.command import TRAIN, Command, json_line
 from scripts.record import machine, write_json
 from scripts.rounds import alternating, ratio
+from sfactory.layout import ACTORS
 
-ACTOR = "sf-actor-"
 ENDLESS = 10**12
 START_S, END_S = 120.0, 60.0
 FLAGS = ("--env=CartPole-v1", "--device=cpu", "--num_workers=2", "--num_envs_per_worker=64", "--with_tensorboard=False")
@@ -75,7 +75,7 @@ def killed(processes: Mapping[int, str], turn: int) -> int:
 
     processes: name by pid.
     """
-    actors = sorted((name, pid) for pid, name in processes.items() if name.startswith(ACTOR))
+    actors = sorted((name, pid) for pid, name in processes.items() if name.startswith(ACTORS))
     if not actors:
         return 0
     try:

@@ -2,7 +2,7 @@
 
 It has no command of its own; bench.py writes it, draw_throughput.py draws it. A ceiling is what all cores together
 could do if simulation, forward passes and training were all there is to do and each ran as well as it does alone.
-Shares are those of two figures of the same round (ratios.py), and their median.
+Shares are those of two figures of the same round (rounds.py), and their median.
 """
 
 from __future__ import annotations
