@@ -61,7 +61,7 @@ def choose_inference(
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes of a run. T = rollout, N = rows of a split, B = rows of a minibatch, S = state_size, A = agents of an env.
+    """Sizes of a run. T = rollout, N = rows of a split, S = state_size, A = agents of an env.
 
     NOTE [Rows of agents]: every agent of an env is a row. Row ``env * A + agent`` of a split is agent ``agent`` of its
     env ``env``, both from 0; an env that is its own agent is a row.
@@ -83,7 +83,6 @@ class Layout:
     slots_until_trained: bool  # slots are freed after training instead of after the copy
     recurrence: int  # steps between two recorded states
     state_size: int  # S: memory of one row; 0 without memory
-    minibatch_rows: int  # B
     dataset_rows: int
     datasets: int  # staging areas of the learner
     evaluators: int = 0  # see num_evaluators
@@ -113,8 +112,7 @@ class Layout:
         actors = sampling.num_workers + remote
         splits = _splits(sampling, inference, population)
         mapping = choose_mapping(population, actors * splits, agents)
-        minibatch_rows = learner.batch_size // sampling.rollout
-        dataset_rows = minibatch_rows * learner.num_batches_per_epoch
+        dataset_rows = learner.batch_size // sampling.rollout * learner.num_batches_per_epoch
         rows = sampling.num_envs_per_worker // splits * agents
         until_trained = not sampling.async_rl or learner.num_batches_to_accumulate == 0
         if resident:
@@ -139,7 +137,6 @@ class Layout:
             slots_until_trained=until_trained,
             recurrence=sampling.rollout if learner.recurrence == -1 else learner.recurrence,
             state_size=state_size,
-            minibatch_rows=minibatch_rows,
             dataset_rows=dataset_rows,
             datasets=learner.num_batches_to_accumulate if background else 1,
             evaluators=evaluators,
@@ -151,8 +148,7 @@ class Layout:
 
     def with_batches(self, learner: LearnerConfig) -> Layout:
         """The sizes of a learner that has its own batch sizes."""
-        minibatch_rows = learner.batch_size // self.rollout
-        return replace(self, minibatch_rows=minibatch_rows, dataset_rows=minibatch_rows * learner.num_batches_per_epoch)
+        return replace(self, dataset_rows=learner.batch_size // self.rollout * learner.num_batches_per_epoch)
 
     def policy_of_split(self, actor: int, split: int) -> int:
         """The policy that plays a split, where each split has one policy."""

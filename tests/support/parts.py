@@ -58,7 +58,6 @@ def small_layout(**changes: Any) -> Layout:
         slots_until_trained=False,
         recurrence=4,
         state_size=0,
-        minibatch_rows=2,
         dataset_rows=4,
         datasets=1,
     )

@@ -24,7 +24,7 @@ def test_sizes_follow_from_flags_and_an_actor_with_local_inference_has_one_wide_
 
     assert (central.num_actors, central.splits, central.rows, central.rollout) == (3, 2, 6, 16)
     assert (central.slots_per_actor, central.num_slots, central.policy_workers) == (8, 24, 2)
-    assert (central.minibatch_rows, central.dataset_rows, central.datasets) == (10, 30, 5)
+    assert (central.dataset_rows, central.datasets) == (30, 5)
     assert (local.splits, local.rows, local.slots_per_actor, local.policy_workers) == (1, 12, 4, 0)
     without_thread = LearnerConfig(train_in_background_thread=False, num_batches_to_accumulate=5)
     assert Layout.plan(SAMPLING, without_thread, "local").datasets == 1
