@@ -107,8 +107,8 @@ class CheckedVector(VectorWrapper):
         arrays = []
         for name, values in zip(("rewards", *_FLAGS), parts[1:4], strict=True):
             if (shape := np.shape(values)) != (self.num_envs,):
-                text = f"{inspector.where}: {name} have the shape {shape} for {self.num_envs} envs"
-                inspector.add("violation", "batch", text, f"return an array of shape ({self.num_envs},)", name)
+                text = f"{name} have the shape {shape} for {self.num_envs} envs"
+                inspector.violation("batch", text, f"return an array of shape ({self.num_envs},)", name)
                 values = np.zeros(self.num_envs)
             arrays.append(np.asarray(values))
         rewards = np.array([inspector.reward(reward) for reward in arrays[0]])
@@ -118,8 +118,8 @@ class CheckedVector(VectorWrapper):
         ]
         ended = over[0] | over[1]
         if self._resets_unsaid and (self._ended & (ended | (rewards != 0))).any():
-            text = f"{inspector.where}: an env that the last step has ended is paid, or ends again; {UNSAID_RESETS}"
-            inspector.add("violation", "autoreset", text, SAY_RESETS)
+            text = f"an env that the last step has ended is paid, or ends again; {UNSAID_RESETS}"
+            inspector.violation("autoreset", text, SAY_RESETS)
         self._ended = ended
         self.checks[""].look(parts[0], final=bool(np.any(over)))
         return parts[0], rewards, over[0], over[1], inspector.info(parts[4])
@@ -135,9 +135,6 @@ class _Checked:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.env, name)
-
-    def _violation(self, code: str, text: str, mend: str, subject: str = "") -> None:
-        self._inspector.add("violation", code, f"{self._inspector.where}: {text}", mend, subject)
 
 
 class _CheckedNames(_Checked):
@@ -169,7 +166,7 @@ class _CheckedNames(_Checked):
         for agent in named:
             if agent not in self.checks:
                 mend = f"name every agent in possible_agents, which is {list(self.checks)}"
-                self._violation("agents.unknown", f"{agent!r} is among the env's agents", mend, str(agent))
+                self._inspector.violation("agents.unknown", f"{agent!r} is among the env's agents", mend, str(agent))
         return [agent for agent in named if agent in self.checks]
 
 
@@ -185,7 +182,8 @@ class CheckedParallel(_CheckedNames):
         named = super().agents
         for agent in self._over.intersection(named):
             mend = "take agents out of agents when they are terminated or truncated"
-            self._violation("agents.over", f"agent {agent!r} is over, and is among the env's agents", mend, str(agent))
+            text = f"agent {agent!r} is over, and is among the env's agents"
+            self._inspector.violation("agents.over", text, mend, str(agent))
         return [agent for agent in named if agent not in self._over]
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
@@ -210,7 +208,7 @@ class CheckedParallel(_CheckedNames):
             for agent in acting:
                 if agent not in part:
                     mend = "name each agent that was among agents before the step"
-                    self._violation("agents.missing", f"{name} lack agent {agent!r}, who has acted", mend, name)
+                    inspector.violation("agents.missing", f"{name} lack agent {agent!r}, who has acted", mend, name)
                     part[agent] = otherwise
         rewards = {agent: inspector.reward(reward, f" of {agent!r}") for agent, reward in rewards.items()}
         flags = [
@@ -225,12 +223,12 @@ class CheckedParallel(_CheckedNames):
     def _by_agent(self, name: str, part: Any) -> dict[Any, Any]:
         """``part`` without agents that there may not be."""
         if not isinstance(part, Mapping):
-            self._violation("agents.form", f"{name} are {described(part)}", "return a dict by agent", name)
+            self._inspector.violation("agents.form", f"{name} are {described(part)}", "return a dict by agent", name)
             return {}
         for agent in part:
             if agent not in self.checks:
                 mend = f"name every agent in possible_agents, which is {list(self.checks)}"
-                self._violation("agents.unknown", f"{name} name {agent!r}", mend, str(agent))
+                self._inspector.violation("agents.unknown", f"{name} name {agent!r}", mend, str(agent))
         return {agent: value for agent, value in part.items() if agent in self.checks}
 
     def _observations(self, part: Any, live: Sequence[Any]) -> dict[Any, Any]:
@@ -241,7 +239,7 @@ class CheckedParallel(_CheckedNames):
         for agent in live:
             if agent not in shown:
                 mend = "give an observation to each of the env's agents"
-                self._violation("agents.missing", f"agent {agent!r} has no observation", mend, "observations")
+                self._inspector.violation("agents.missing", f"agent {agent!r} has no observation", mend, "observations")
                 shown[agent] = blank(self.env.observation_space(agent))
         return shown
 
@@ -306,7 +304,7 @@ class CheckedLists(_Checked):
             if not isinstance(part, Sequence | np.ndarray) or isinstance(part, str) or len(part) != len(self.checks):
                 size = f" of {len(part)}" if hasattr(part, "__len__") else ""
                 mend = f"return a list of {len(self.checks)}, one for each agent"
-                self._violation("agents.lists", f"{name} are {described(part)}{size}", mend, name)
+                self._inspector.violation("agents.lists", f"{name} are {described(part)}{size}", mend, name)
                 wrong = True
         if parts is None or wrong:
             raise Broken(f"no lists of {', '.join(names)}")

@@ -68,6 +68,10 @@ class Inspector:
         new = Finding(kind, code, text, mend) if known is None else known._replace(number=known.number + 1)
         self.findings[code, subject] = new
 
+    def violation(self, code: str, text: str, mend: str = "", subject: str = "") -> None:
+        """``add`` a violation of the last call."""
+        self.add("violation", code, f"{self.where}: {text}", mend, subject)
+
     def call(self, what: Call, function: Callable[..., Any], *given: Any, **by_name: Any) -> Any:
         """What ``function`` returns; raises Broken if it raises."""
         times = self.seconds[what]
@@ -79,7 +83,7 @@ class Inspector:
         except Passing:
             raise
         except EnvError as error:  # of our own code around the env, which says what to do
-            self.add("violation", what, f"{self.where}: {error}", "")
+            self.violation(what, str(error))
             raise Broken(str(error)) from error
         except BaseException as error:  # foreign code may raise anything, and may even call sys.exit
             text = f"{self.where} raised {named(error)}{raised_at(error, everywhere=True)}"
@@ -124,13 +128,11 @@ class Inspector:
         try:
             number = float(value)
         except (TypeError, ValueError, OverflowError):
-            self.add(
-                "violation", "reward", f"{self.where}: the reward{of} is {_short(value)}, no number", "return a float"
-            )
+            self.violation("reward", f"the reward{of} is {_short(value)}, no number", "return a float")
             return 0.0
         if not math.isfinite(number):
             mend = "find where it is divided by 0 or overflows; rewards must be finite"
-            self.add("violation", "reward.finite", f"{self.where}: the reward{of} is {number}", mend)
+            self.violation("reward.finite", f"the reward{of} is {number}", mend)
             return 0.0
         self.rewards = min(self.rewards[0], number), max(self.rewards[1], number)
         return number
@@ -138,8 +140,7 @@ class Inspector:
     def flag(self, name: str, value: Any, of: str = "") -> bool:
         """The truth of ``value``, which has to be a bool."""
         if not isinstance(value, bool | np.bool_):
-            text = f"{self.where}: {name}{of} is {_short(value)}, {described(value)}"
-            self.add("violation", "flag", text, f"return bool({name})", name)
+            self.violation("flag", f"{name}{of} is {_short(value)}, {described(value)}", f"return bool({name})", name)
         try:
             return bool(value)
         except ValueError:  # an array of several
@@ -148,16 +149,12 @@ class Inspector:
     def info(self, value: Any, of: str = "") -> dict[Any, Any]:
         """``value``, or an empty dict if it is none."""
         if not isinstance(value, dict):
-            self.add(
-                "violation", "info", f"{self.where}: the info{of} is {described(value)}", "return a dict, {} if empty"
-            )
+            self.violation("info", f"the info{of} is {described(value)}", "return a dict, {} if empty")
             return {}
         self.masks_in_info |= MASK_KEY in value
         if MASK_KEY in value and self.unread_masks:
-            text = (
-                f"{self.where}: the info{of} has {MASK_KEY!r}, which training does not read: the first reset had none"
-            )
-            self.add("violation", "masks", text, self.unread_masks)
+            text = f"the info{of} has {MASK_KEY!r}, which training does not read: the first reset had none"
+            self.violation("masks", text, self.unread_masks)
         if strange := [key for key in value if not isinstance(key, str)]:
             text = f"{self.where}: the info{of} has the key {strange[0]!r}"
             self.add("warning", "info.keys", text, "use text as keys")

@@ -203,7 +203,7 @@ def _guarded(inspector: Inspector, work: Callable[[], Any]) -> Any:
         raise
     except Exception as error:
         text = str(error) if isinstance(error, SFactoryError) else f"its data cannot be used: {named(error)}"
-        inspector.add("violation", "data", f"{inspector.where}: {text}", "", text)
+        inspector.violation("data", text, subject=text)
         raise Broken(text) from error
 
 
