@@ -52,7 +52,8 @@ class Play:
 
     def begin(self, seed: int | None = None) -> None:
         """Begin an episode."""
-        raise NotImplementedError
+        self.gave = self.env.reset(seed=seed)[:1]
+        self.earned = 0.0
 
     def step(self) -> bool:
         """Make a step; returns whether ``begin`` is due."""
@@ -66,10 +67,6 @@ class _SolePlay(Play):
         super().__init__(env, SOLE_KIND, checks, env.action_space)
         spec = spec_of(env.observation_space, env.action_space, obs_layout)
         self._legal = LegalActions(spec, env, self._rng) if spec is not None and spec.masks else None
-
-    def begin(self, seed: int | None = None) -> None:
-        self.gave = self.env.reset(seed=seed)[:1]
-        self.earned = 0.0
 
     def step(self) -> bool:
         self.gave = self.env.step(self._action())[:4]
@@ -127,10 +124,6 @@ class _VectorPlay(Play):
         if spec is not None:
             self._writer, self._read = BlockWriter(spec, seen), block_reader(chosen, spec.actions)
             self._rows = {path: np.zeros((env.num_envs, *leaf.shape), leaf.dtype) for path, leaf in spec.obs}
-
-    def begin(self, seed: int | None = None) -> None:
-        self.gave = self.env.reset(seed=seed)[:1]
-        self.earned = 0.0
 
     def step(self) -> bool:
         actions = self._action_space.sample()
