@@ -1,4 +1,4 @@
-"""Formats and prints what ``--help`` shows."""
+"""Formats what ``--help`` shows."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def run_dirs(words: Sequence[str], train_dir: str, any_folder: bool = False) -> 
     for word in words:
         places = [path for path in (Path(train_dir) / word, Path(word)) if path.is_dir()][:1]
         if not (any_folder or any((place / CONFIG_NAME).exists() for place in places)):
-            inside = [path.parent for place in places for path in sorted(place.glob(f"*/{CONFIG_NAME}"))]
+            inside = [place / run for place in places for run in runs_in(place)]
             places = inside or [place for place in places if (place / METRICS_NAME).exists()]
         if not places:
             where = f"neither in {train_dir} nor as a folder of runs from {Path.cwd()}"

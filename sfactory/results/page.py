@@ -266,7 +266,7 @@ def _settings(groups: Sequence[Group]) -> dict[str, Any]:
     return {
         "differing": [[name, *(group.differing[name] for group in groups)] for name in differing],
         "changed": [
-            [name, *(f"{run.same.get(name, '-')}" for run in firsts), str(firsts[0].sources.get(name, ""))]
+            [name, *(run.same.get(name, "-") for run in firsts), str(firsts[0].sources.get(name, ""))]
             for name in changed
             if name not in differing
         ],
