@@ -198,7 +198,7 @@ def test_no_action_is_chosen_for_invalid_numbers_or_without_a_legal_one() -> Non
     waiting = EnvSpec.of_spaces(MASKED, spaces.Discrete(4), ("a", "b"))
     saved_run(waiting, {"encoder_mlp_layers": (8,)}, "waiting")
     policy, of_agents = sfactory.load("train_dir/run"), sfactory.load("train_dir/waiting")
-    good = {"view": np.zeros(3, np.float32), "action_mask": np.ones(4, np.int8)}
+    good: dict[str, Any] = {"view": np.zeros(3, np.float32), "action_mask": np.ones(4, np.int8)}
     infinite, beyond = {**good, "view": np.array([0, np.inf, 0])}, {**good, "view": np.array([0, 0, 1e300])}
     none_legal = {**good, "action_mask": np.zeros(4, np.int8)}
     batch = {key: np.stack([each[key] for each in (good, good, infinite)]) for key in good}
