@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, cast
 
 import numpy as np
 import torch
@@ -80,10 +79,6 @@ class Categorical:
         excess = self.log_probs.exp() - legal / legal.sum(-1, keepdim=True)
         return 0.5 * (excess * self.log_probs).sum(-1)
 
-    def kl(self, other: Categorical) -> Tensor:
-        """KL(self || other)."""
-        return (self.log_probs.exp() * (self.log_probs - other.log_probs)).sum(-1)
-
 
 class DiagonalGaussian:
     """Independent normals of one BoxHead, unclipped. params: [B, 2 * size] float. Actions are [B, size] float32.
@@ -113,19 +108,12 @@ class DiagonalGaussian:
     def entropy(self) -> Tensor:
         return self.log_std.sum(-1) + (0.5 + _HALF_LOG_2PI) * self.log_std.shape[-1]
 
-    def kl(self, other: DiagonalGaussian) -> Tensor:
-        """KL(self || other)."""
-        log_scale = self.log_std - other.log_std
-        deviations = (self.mean - other.mean) * (-other.log_std).exp()
-        return (0.5 * ((2.0 * log_scale).exp() + deviations.square() - 1.0) - log_scale).sum(-1)
-
 
 class SquashedGaussian(DiagonalGaussian):
     """The tanh of independent normals, in the dimensions of one BoxHead that have two finite bounds.
 
     Actions are stored before the tanh, so that nothing is lost to rounding near the bounds. Log-probabilities and
-    entropies are of the squashed action; the divergence of two such distributions is that of their normals. Source:
-    Haarnoja et al. 2018, "Soft actor-critic", appendix C.
+    entropies are of the squashed action. Source: Haarnoja et al. 2018, "Soft actor-critic", appendix C.
     """
 
     def __init__(self, params: Tensor, bounded: tuple[bool, ...]) -> None:
@@ -212,13 +200,6 @@ class ActionDistribution:
         """[B] float - summed over heads, each against its uniform choice. Raises ValueError as require_discrete."""
         require_discrete(self.heads)
         return _total([part.symmetric_kl_to_uniform() for part in self._parts if isinstance(part, Categorical)])
-
-    def kl(self, other: ActionDistribution) -> Tensor:
-        """[B] float - KL(self || other). Raises ValueError if ``other`` has other heads."""
-        if self.heads != other.heads:
-            raise ValueError(f"KL needs the same action heads on both sides; got {self.heads} and {other.heads}")
-        pairs = zip(self._parts, other._parts, strict=True)
-        return _total([mine.kl(cast(Any, theirs)) for mine, theirs in pairs])  # the same heads have the same kinds
 
 
 def _part(head: ActionHead, params: Tensor) -> Part:

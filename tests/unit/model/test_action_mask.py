@@ -54,13 +54,12 @@ def drawn(spec: EnvSpec) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_log_prob_entropy_and_divergence_equal_those_of_torch_over_legal_choices(name: str) -> None:
+def test_log_prob_and_entropy_equal_those_of_torch_over_legal_choices(name: str) -> None:
     torch.manual_seed(0)
     spec = CASES[name]
     obs = drawn(spec)
     logits = torch.randn(ROWS, num_params(spec.actions), dtype=torch.float64, requires_grad=True)
     ours = ActionDistribution(spec.actions, ActionMask(spec).forward(logits, obs))
-    other = ActionDistribution(spec.actions, ActionMask(spec).forward(torch.randn_like(logits), obs))
     actions, log_prob = ours.sample_with_log_prob()
 
     flat = torch.cat([obs[path].flatten(1) for path, _ in spec.masks], dim=1).bool()
@@ -84,9 +83,7 @@ def test_log_prob_entropy_and_divergence_equal_those_of_torch_over_legal_choices
         expected_entropy = expected_entropy - of_legal.sum(1)
     torch.testing.assert_close(log_prob, expected_log_prob)
     torch.testing.assert_close(ours.entropy(), expected_entropy)
-    assert torch.isfinite(ours.kl(other)).all()
-    assert (ours.kl(other) >= -1e-12).all()
-    (ours.entropy() + ours.log_prob(actions) + ours.kl(other)).sum().backward()
+    (ours.entropy() + ours.log_prob(actions)).sum().backward()
     assert logits.grad is not None
     assert torch.isfinite(logits.grad).all()
 
