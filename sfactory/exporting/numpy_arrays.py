@@ -18,7 +18,7 @@ from sfactory.exporting.acting_function import DIST_PARAMS, action_leaves, disti
 from sfactory.model.action_mask import ActionMask
 from sfactory.model.actor_critic import ActorCritic, PolicyHead
 from sfactory.model.custom import own_parts
-from sfactory.model.distributions import IMPOSSIBLE, num_params
+from sfactory.model.distributions import IMPOSSIBLE, first_columns, num_params
 from sfactory.model.encoders import ChoiceEncoder, MLPEncoder, MultiEncoder
 from sfactory.model.layers import NormedLinear
 from sfactory.model.normalizer import WIDE
@@ -130,10 +130,10 @@ def _add_head(model: ActorCritic, arrays: Arrays) -> None:
     assert isinstance(head, PolicyHead)
     is_mean, is_fixed = [], []
     for kind in model.heads:
-        is_box = isinstance(kind, BoxHead)
-        half = num_params((kind,)) // 2 if is_box else 0
-        is_mean += [True] * half + [False] * (num_params((kind,)) - half)
-        is_fixed += ([False] * half + [head.log_stddev is not None] * half) if is_box else [False] * num_params((kind,))
+        means = kind.size if isinstance(kind, BoxHead) else 0
+        others = num_params((kind,)) - means
+        is_mean += [True] * means + [False] * others
+        is_fixed += [False] * means + [means > 0 and head.log_stddev is not None] * others
     fixed = np.array(is_fixed, bool)
     weight = np.zeros((fixed.size, head.linear.in_features), np.float32)
     bias = np.zeros(fixed.size, np.float32)
@@ -147,10 +147,7 @@ def _add_head(model: ActorCritic, arrays: Arrays) -> None:
 
 def _actions(model: ActorCritic, arrays: Arrays) -> dict[str, dict[str, Any]]:
     """The leaves of the action, by their names; the facts of boxes are added."""
-    first, width = {}, 0
-    for head in model.heads:
-        first[head.key] = width
-        width += num_params((head,))
+    first = first_columns(model.heads)
     leaves: dict[str, dict[str, Any]] = {}
     for leaf in action_leaves(model.spec):
         name = distinct(leaf.name, dict(model.spec.obs))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from sfactory.model.distributions import IMPOSSIBLE, num_params
+from sfactory.model.distributions import IMPOSSIBLE, first_columns, num_params
 from sfactory.spec import EnvSpec, masked_heads
 
 
@@ -20,14 +20,11 @@ class ActionMask(nn.Module):
     def __init__(self, spec: EnvSpec) -> None:
         """``spec`` has at least one mask."""
         super().__init__()
-        first, width = {}, 0
-        for head in spec.actions:
-            first[head.key] = width
-            width += num_params((head,))
+        first = first_columns(spec.actions)
         masked = [head for path, _ in spec.masks for head in masked_heads(path, spec.actions)]
         columns = [column for head in masked for column in range(first[head.key], first[head.key] + head.n)]
         self._paths = tuple(path for path, _ in spec.masks)
-        self._covers_all = columns == list(range(width))
+        self._covers_all = columns == list(range(num_params(spec.actions)))
         # Not saved, since it follows from the spec.
         self.register_buffer("columns", torch.tensor(columns, dtype=torch.int64), persistent=False)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sfactory.action_heads import ActionHead, BoxHead, DiscreteHead
 from sfactory.config.schema import ModelConfig
 from sfactory.model.action_mask import ActionMask
-from sfactory.model.distributions import ActionDistribution, Actions, num_params
+from sfactory.model.distributions import ActionDistribution, Actions, first_columns, num_params
 from sfactory.model.encoders import MLPEncoder
 from sfactory.model.layers import SpectralLinear, initialize
 from sfactory.model.normalizer import ObsNormalizer, RunningNormalizer, Sum
@@ -159,11 +159,9 @@ class PolicyHead(nn.Module):
         self.linear = nn.Linear(in_size, width)
         initialize(self.linear, config.policy_initialization, _POLICY_GAIN)
         if self.log_stddev is None:
-            column = 0
-            for head in heads:
+            for head, column in zip(heads, first_columns(heads).values(), strict=True):
                 if isinstance(head, BoxHead):
                     nn.init.constant_(self.linear.bias[column + head.size : column + 2 * head.size], log_stddev)
-                column += num_params((head,))
 
     def forward(self, features: Tensor) -> Tensor:
         """dist_params [B, P] of features [B, H]."""

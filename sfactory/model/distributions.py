@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -28,6 +29,12 @@ def num_params(heads: Sequence[ActionHead]) -> int:
     """P, the parameters of all heads: ``n`` logits of a DiscreteHead; ``size`` means and then ``size`` log standard
     deviations of a BoxHead."""
     return sum(head.n if isinstance(head, DiscreteHead) else 2 * head.size for head in heads)
+
+
+def first_columns(heads: Sequence[ActionHead]) -> dict[str, int]:
+    """By key, the column of each head's first parameter."""
+    columns = accumulate((num_params((head,)) for head in heads), initial=0)
+    return dict(zip((head.key for head in heads), columns, strict=False))  # the last column is the end
 
 
 def require_discrete(heads: tuple[ActionHead, ...]) -> None:
