@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from sfactory.action_heads import ActionHead, BoxHead, DiscreteHead, heads_of
 from sfactory.errors import ConfigError, named
 from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.custom import spaces_by_path
 from sfactory.model.distributions import ActionDistribution
 from sfactory.model.precision import torch_dtype
 from sfactory.plain_spaces import space_of_plain
-from sfactory.spec import ACTION_KEY, LAST_ACTION, OBS_KEY, EnvSpec, key_of, leaves
+from sfactory.spec import ACTION_KEY, LAST_ACTION, EnvSpec, key_of, leaves
 from sfactory.system.optional_packages import required
 
 if TYPE_CHECKING:
@@ -141,10 +142,10 @@ def _dtypes_of_env(spec: EnvSpec) -> dict[str, torch.dtype]:
     """By path, the dtype in which the env gives an observation; that in which it is stored where torch has no such
     one, or the spec is of an older version and has no spaces."""
     found = {path: torch_dtype(leaf.dtype) for path, leaf in spec.obs}
-    for path, space in leaves(space_of_plain(spec.plain_spaces[0])) if spec.plain_spaces else ():
-        key, name = key_of(path, OBS_KEY), np.dtype(space.dtype).name
-        if key in found and hasattr(torch, name):
-            found[key] = torch_dtype(name)
+    for path, space in spaces_by_path(spec.plain_spaces).items():
+        name = np.dtype(space.dtype).name
+        if path in found and hasattr(torch, name):
+            found[path] = torch_dtype(name)
     return found
 
 

@@ -78,14 +78,10 @@ def own_parts(config: ModelConfig) -> dict[str, str]:
 def make_part(part: str, config: ModelConfig, *arguments: Any) -> nn.Module:
     """The module that flag ``part`` names, made of ``arguments`` and keywords. Raises ConfigError with the cause."""
     made = _call(part, config, arguments)
-    problem = ""
     if not isinstance(made, nn.Module):
-        problem = f"returned a {type(made).__name__}, which is no torch.nn.Module"
-    else:
-        problem = _lack_of_sizes(part, made)
-    if problem:
+        raise refusal(part, config, f"returned a {type(made).__name__}, which is no torch.nn.Module")
+    if problem := _lack_of_sizes(part, made):
         raise refusal(part, config, problem)
-    assert isinstance(made, nn.Module)
     return made
 
 
@@ -104,10 +100,10 @@ def _lack_of_sizes(part: str, made: nn.Module) -> str:
                 return f"has no attribute {size}, which must be an int{theirs if size == 'out_size' else ''}"
         if value < least:
             return f"has {size} = {value}, which must be at least {least}"
-    lazy = next((name for name, weight in made.state_dict(keep_vars=True).items() if is_lazy(weight)), "")
-    if not lazy:
-        return ""
-    return f"has the lazy weight {lazy!r}, whose size is not known when it is made: give the layer its sizes"
+    for name, weight in made.state_dict(keep_vars=True).items():
+        if is_lazy(weight):
+            return f"has the lazy weight {name!r}, whose size is not known when it is made: give the layer its sizes"
+    return ""
 
 
 def _call(part: str, config: ModelConfig, arguments: tuple[Any, ...]) -> object:
@@ -160,7 +156,7 @@ def _keywords(part: str, config: ModelConfig) -> dict[str, Any]:
 
 
 def paths_seen(obs: ObsSpec) -> tuple[str, ...]:
-    """Which observations an encoder or model of the user's own gets: no action masks, and not what the core reads."""
+    """Which observations encoders read, or a model of the user's own: no action masks, and not what the core reads."""
     return tuple(path for path, leaf in obs if not (leaf.is_mask or leaf.is_core_input))
 
 

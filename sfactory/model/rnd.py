@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from sfactory.config.schema import ModelConfig
 from sfactory.model.actor_critic import ValueHead
+from sfactory.model.custom import paths_seen
 from sfactory.model.encoders import make_encoder
 from sfactory.model.layers import ACTIVATIONS, linear_layers
 from sfactory.model.normalizer import ObsNormalizer
@@ -55,7 +56,7 @@ class Rnd(nn.Module):
         """``feature_size``: of the critic's features."""
         super().__init__()
         config = replace(config, normalize_returns=True, use_spectral_norm=False, use_layer_norm=False)
-        self.seen = tuple(path for path, leaf in obs if not (leaf.is_mask or leaf.is_core_input))
+        self.seen = paths_seen(obs)
         self.normalizer = ObsNormalizer(tuple(leaf for leaf in obs if leaf[1].is_number))
         normalized = frozenset(self.normalizer.keys)
         self.target = _Vectors(obs, config, normalized, depth=1).requires_grad_(False)
