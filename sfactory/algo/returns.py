@@ -72,10 +72,8 @@ def gae(
     Raises ValueError for wrong shapes.
     """
     _check_shapes(bootstrap_value, discounts=discounts, rewards=rewards, values=values, valid=valid)
-    if held is not None:
-        values = _next_values(values, bootstrap_value, held)
-    values, discounts, td_errors = _td_errors(discounts, rewards, values, bootstrap_value, valid)
-    advantages = _backward_scan_(td_errors, _passing(discounts * lambda_, held))
+    values, discounts, td_errors = _td_errors(discounts, rewards, values, bootstrap_value, valid, held)
+    advantages = _backward_scan_(td_errors, discounts * lambda_, held)
     if held is not None:
         advantages.masked_fill_(held, 0.0)
     return Targets(values + advantages, advantages)
@@ -109,12 +107,10 @@ def vtrace(
     _check_shapes(bootstrap_value, log_rhos=log_rhos, discounts=discounts, rewards=rewards, values=values)
     # Not "> -inf": a NaN weight is a fault to be seen in the targets, not an invalid row.
     valid = log_rhos != -torch.inf
-    if held is not None:
-        values = _next_values(values, bootstrap_value, held)
-    values, discounts, td_errors = _td_errors(discounts, rewards, values, bootstrap_value, valid)
+    values, discounts, td_errors = _td_errors(discounts, rewards, values, bootstrap_value, valid, held)
     weights = log_rhos.exp()
     corrections = _clipped(weights, rho_clip) * td_errors
-    _backward_scan_(corrections, _passing(discounts * _clipped(weights, c_clip) * lambda_, held))
+    _backward_scan_(corrections, discounts * _clipped(weights, c_clip) * lambda_, held)
 
     # r + d vs' - V = (r + d V' - V) + d (vs' - V'), where vs' - V' is 0 after the last step.
     advantages = td_errors
@@ -137,13 +133,15 @@ def _check_shapes(bootstrap_value: Tensor, **time_major: Tensor) -> None:
 
 
 def _td_errors(
-    discounts: Tensor, rewards: Tensor, values: Tensor, bootstrap_value: Tensor, valid: Tensor
+    discounts: Tensor, rewards: Tensor, values: Tensor, bootstrap_value: Tensor, valid: Tensor, held: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Values without garbage, discounts and r + d V' - V, the latter two with 0 at invalid rows; each [T, B].
 
     NaN and inf among the values of invalid rows become 0. Finite ones are kept: a truncation row's value is what the
-    row before it bootstraps from (NOTE [Row life]). Those of valid rows stay visible.
+    row before it bootstraps from (NOTE [Row life]). Those of valid rows stay visible. Held rows have the next value.
     """
+    if held is not None:
+        values = _next_values(values, bootstrap_value, held)
     values = torch.where(valid, values, torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0))
     discounts = torch.where(valid, discounts, 0.0)
     values_ahead = torch.cat((values[1:], bootstrap_value.unsqueeze(0)))
@@ -157,13 +155,10 @@ def _next_values(values: Tensor, bootstrap_value: Tensor, held: Tensor) -> Tenso
     return torch.cat((values, bootstrap_value.unsqueeze(0))).gather(0, later)
 
 
-def _passing(decays: Tensor, held: Tensor | None) -> Tensor:
-    """The decays, 1 at held rows."""
-    return decays if held is None else decays.masked_fill(held, 1.0)
-
-
-def _backward_scan_(x: Tensor, decays: Tensor) -> Tensor:
-    """In place, from the end: x[t] += decays[t] * x[t + 1]. Returns ``x``. x, decays: [T, B] float."""
+def _backward_scan_(x: Tensor, decays: Tensor, held: Tensor | None) -> Tensor:
+    """In place, from the end: x[t] += decays[t] * x[t + 1], undecayed at held rows. Returns ``x``. All are [T, B]."""
+    if held is not None:
+        decays = decays.masked_fill(held, 1.0)
     rows, row_decays = x.unbind(0), decays.unbind(0)
     later = rows[-1]
     for row, decay in zip(reversed(rows[:-1]), reversed(row_decays[:-1]), strict=True):
