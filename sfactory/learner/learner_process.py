@@ -185,16 +185,12 @@ class LearnerWorker:
                 with self._learner.timings.stretch("load"):
                     dataset_queue.load(*found)
 
-    def _is_interrupted(self, threads: Threads) -> bool:
-        """Whether the threads around the dataset queue are to end although there may be more to learn."""
-        return self._shared.control.stopping or self._cannot_go_on(threads)
-
     def _cannot_go_on(self, threads: Threads) -> bool:
         return threads.failed or self._is_outdated
 
     def _wants_no_more(self, threads: Threads) -> bool:
         """Whether the threads that feed training are to end."""
-        return self._learner.wants_no_more or self._is_interrupted(threads)
+        return self._learner.wants_no_more or self._shared.control.stopping or self._cannot_go_on(threads)
 
     def _count_dropped(self, steps: int) -> None:
         self._row.add("dropped_steps", steps)
