@@ -77,13 +77,8 @@ def _check_sizes(path: Path, weights: Mapping[str, torch.Tensor], spec: EnvSpec,
 
 def _values(facts: Mapping[str, str]) -> dict[str, Any]:
     """The flags that the description sets, by name."""
-    plain: dict[str, Any] = {"env": facts["env"], "env_kwargs": _json(facts, "env_kwargs")}
+    plain: dict[str, Any] = {"env": facts["env"], "env_kwargs": strict_json(facts["env_kwargs"])}
     for group in ("env_wrappers", "env_sampling", "model_config"):
-        plain |= _json(facts, group)
-    if "env_agents" in facts:  # files of older versions lack it
-        plain |= _json(facts, "env_agents")
+        plain |= strict_json(facts[group])
+    plain |= strict_json(facts.get("env_agents", "{}"))  # files of older versions lack it
     return {name: coerce(all_flags()[name], value) for name, value in plain.items() if name not in NOT_RESUMED}
-
-
-def _json(facts: Mapping[str, str], name: str) -> Any:
-    return strict_json(facts[name])

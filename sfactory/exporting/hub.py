@@ -6,7 +6,6 @@ What travels is a safetensors file and text: nothing that could hold code.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from sfactory.errors import CannotSaveError, CheckpointError, named
 from sfactory.system.optional_packages import required
@@ -20,7 +19,7 @@ def push_to_hub(repository: str, weights: bytes, card: str) -> str:
 
     Raises ConfigError if huggingface_hub is missing, CannotSaveError if it is not done.
     """
-    package = _package(f"--push_to_hub={repository}")
+    package = required("huggingface_hub", f"--push_to_hub={repository}", "hub")
     contents = {WEIGHTS: weights, CARD: card.encode()}
     operations = [
         package.CommitOperationAdd(path_in_repo=name, path_or_fileobj=data) for name, data in contents.items()
@@ -39,14 +38,10 @@ def load_from_hub(repository: str) -> Path:
 
     Raises ConfigError if huggingface_hub is missing, CheckpointError if there are no such weights.
     """
-    package = _package(f"--load_from_hub={repository}")
+    package = required("huggingface_hub", f"--load_from_hub={repository}", "hub")
     try:
         return Path(package.hf_hub_download(repository, WEIGHTS))
     except Exception as error:  # of several libraries
         raise CheckpointError(
             f"--load_from_hub={repository}: {WEIGHTS} was not downloaded: {named(error)}; if it is private, {_LOG_IN}"
         ) from error
-
-
-def _package(flag: str) -> Any:
-    return required("huggingface_hub", flag, "hub")
