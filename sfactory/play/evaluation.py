@@ -19,7 +19,7 @@ from sfactory import atomic
 from sfactory.errors import CannotSaveError
 from sfactory.experiment.summary import finite
 from sfactory.play.player import Episode, result_of, returns_of
-from sfactory.statistics import Array, bootstrap_interval, interquartile_mean, sum_to_zero
+from sfactory.statistics import bootstrap_interval, interquartile_mean, sum_to_zero
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Evaluation:
     @cached_property
     def mean_interval(self) -> tuple[float, float]:
         """The 95% bootstrap interval of the mean."""
-        return bootstrap_interval(self.returns, statistic=_mean)
+        return bootstrap_interval(self.returns, statistic=lambda returns: returns.mean(-1))
 
     def warn(self) -> None:
         """Log a warning if the returns say nothing of the policy, because it has played against itself."""
@@ -102,8 +102,3 @@ class Evaluation:
             atomic.write_text(Path(path), text.getvalue())
         except OSError as error:
             raise CannotSaveError(f"{path} could not be written: {error}; check the free space and rights") from error
-
-
-def _mean(returns: Array) -> Array:
-    means: Array = returns.mean(-1)
-    return means

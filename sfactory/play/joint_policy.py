@@ -12,16 +12,12 @@ from sfactory.play.action_chooser import ActingModel
 
 
 class JointPolicy:
-    """Several policies as one for the A rows of an env.
-
-    plays: by agent, the policy that acts for it. own: the rows of the policy that is looked at.
-    """
+    """Several policies as one for the A rows of an env. own: the rows of the policy that is looked at."""
 
     def __init__(self, models: Mapping[int, ActingModel], plays: Sequence[int], policy: int) -> None:
-        """``models``: by policy. policy: that one, whose agents' returns count."""
-        self.plays = tuple(plays)
-        self.own = [row for row, plays_it in enumerate(plays) if plays_it == policy]
+        """``models``: by policy. plays: by agent, the policy that acts for it. policy: whose agents' returns count."""
         rows = {number: [row for row, plays_it in enumerate(plays) if plays_it == number] for number in models}
+        self.own = rows[policy]
         self._parts = [
             (model, torch.tensor(rows[number]), model.fresh_state(1).shape[1])
             for number, model in models.items()

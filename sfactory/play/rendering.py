@@ -5,21 +5,18 @@ from __future__ import annotations
 import numbers
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
+
+import gymnasium
 
 from sfactory.clock import now
 from sfactory.env.drawing import picture_of
 from sfactory.env.lifecycle import close_env
+from sfactory.env.multi_agent import AgentsEnv
 from sfactory.errors import EnvError, named
 from sfactory.play.video import VideoFile
 
-if TYPE_CHECKING:
-    import gymnasium
-
-    from sfactory.env.multi_agent import AgentsEnv
-
-    Env = gymnasium.Env[Any, Any]
-AnyEnv: TypeAlias = "Env | AgentsEnv"
+AnyEnv: TypeAlias = gymnasium.Env[Any, Any] | AgentsEnv
 
 SAVE_VIDEO = "--save_video"
 _DEFAULT_FPS = 30.0
@@ -78,8 +75,6 @@ def env_with_window(factory: Callable[..., AnyEnv], wanted_fps: float, name: str
 
     Raises EnvError if neither is possible, or if no window can be opened, which one reset tests.
     """
-    import gymnasium
-
     plain = factory()
     modes = tuple(plain.metadata.get("render_modes") or ())
     close_env(plain, name)

@@ -135,7 +135,7 @@ def test_the_agent_of_an_env_of_one_is_played_by_the_policy_that_a_function_give
     joint = SavedPolicies.of(SavedPolicy.load(PolicyFlags("run", trust_run_dir=True))).acting_model(ONE_AGENT)
 
     assert isinstance(joint, JointPolicy)
-    assert joint.plays == (0,)
+    assert joint.own == [0]
 
 
 @pytest.mark.parametrize("mapping", ["ann=0,bob=1", BY_FUNCTION])
