@@ -104,6 +104,7 @@ class GradientStep:
             mine = [*model.actor_parameters(), *extra]
             self.value_optimizer = RefusableOptimizer(model.critic_parameters(), matrices, config)
         self.optimizer = RefusableOptimizer(mine, matrices, config)
+        self._optimizers = [each for each in (self.optimizer, self.value_optimizer) if each is not None]
         self._scale = LossScale(self._parameters[0].device) if model.computes_in is torch.float16 else None
         self.replaced = 0
 
@@ -114,24 +115,21 @@ class GradientStep:
 
     def moments(self) -> list[Tensor]:
         """All that a step changes beside weights, in place; before the first one the moments are not there yet."""
-        critic = [] if self.value_optimizer is None else self.value_optimizer.moments()
         scale = [] if self._scale is None else self._scale.state().values()
-        return [*self.optimizer.moments(), *critic, *scale]
+        return [*(moment for each in self._optimizers for moment in each.moments()), *scale]
 
     def forget(self) -> None:
         """Be as before the first step, but for the loss scale."""
         self.replaced += 1
-        self.optimizer.forget()
-        if self.value_optimizer is not None:
-            self.value_optimizer.forget()
+        for optimizer in self._optimizers:
+            optimizer.forget()
 
     def adopt(self, config: OptimConfig) -> None:
         """Continue under the hyperparameters of ``config``, with the same moments."""
         self.replaced += 1
         self._max_norm = config.max_grad_norm or torch.inf
-        self.optimizer.adopt(config)
-        if self.value_optimizer is not None:
-            self.value_optimizer.adopt(config)
+        for optimizer in self._optimizers:
+            optimizer.adopt(config)
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint: "optimizer"; if the critic has its own, "value_optimizer"; in float16, "loss_scale"."""
