@@ -30,7 +30,7 @@ from sfactory.experiment.saved_policy import SavedPolicy, Typed
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.play.joint_policy import JointPolicy
 from sfactory.play.player import Episode, Player
-from sfactory.play.ratings import ratings
+from sfactory.play.ratings import Array, ratings
 from sfactory.play.rendering import show_nothing
 from sfactory.seeds import Branch, seed_at
 
@@ -83,8 +83,7 @@ def play_matches(runs: Sequence[str], config: MatchConfig) -> str:
             points[i, j], points[j, i] = won, config.episodes - won
     finally:
         close_env(env, name)
-    matches = points + points.T
-    return _result(contestants, points, matches, first.config.run.env, config)
+    return _result(contestants, points, first.config.run.env, config)
 
 
 def _require_one_env(contestants: Sequence[Contestant], env: str) -> None:
@@ -180,14 +179,9 @@ def _returns(episode: Episode, agents: Sequence[str], side: Sequence[int]) -> li
     return [episode.stats[name] for name in names if name in episode.stats]
 
 
-def _result(
-    contestants: Sequence[Contestant],
-    points: np.ndarray[tuple[int, int], np.dtype[np.float64]],
-    matches: np.ndarray[tuple[int, int], np.dtype[np.float64]],
-    env: str,
-    config: MatchConfig,
-) -> str:
-    """Log the table, the best policy first; returns the line of JSON."""
+def _result(contestants: Sequence[Contestant], points: Array, env: str, config: MatchConfig) -> str:
+    """Log the table, the best policy first; returns the line of JSON. points: see ``ratings``."""
+    matches = points + points.T
     rated = ratings(points, matches)
     players = [
         {"name": each.name, "checkpoint": str(each.saved.checkpoint), "env_steps": each.saved.state.env_steps}
