@@ -50,9 +50,10 @@ class SlotRemainder(NamedTuple):
     columns: RowsOf = ALL_ROWS
 
     @property
-    def width(self) -> int:
-        """Columns of the policy in the slot, copied ones included."""
-        return self.slot.value.shape[1] if isinstance(self.columns, slice) else len(self.columns)
+    def left(self) -> int:
+        """How many columns are not copied yet."""
+        width = self.slot.value.shape[1] if isinstance(self.columns, slice) else len(self.columns)
+        return width - self.start
 
 
 class Inbox:
@@ -163,11 +164,11 @@ class Batcher:
 
     def _copy(self, rest: SlotRemainder, staging: Staging) -> None:
         slot, replay, first = rest.slot, self._replay, staging.filled
-        most = None if replay is None else replay.new_rows(rest.width - rest.start, staging.rows_left)
+        most = rest.left if replay is None else replay.new_rows(rest.left, staging.rows_left)
         count = staging.take(slot, rest.start, most, rest.columns)
         if replay is not None:
             replay.mix(staging, first, count)
-        if rest.start + count < rest.width:
+        if count < rest.left:
             self._inbox.give_back(rest._replace(start=rest.start + count))
         elif self._until_trained:
             self._copied.append(slot)

@@ -43,7 +43,7 @@ class Minibatch(NamedTuple):
         if not steps or steps >= length * rows:
             return self, [slice(0, rows)]
         if steps % length:
-            assert self.targets is not None, "V-trace needs whole rows; rules.py refuses such a microbatch_size"
+            assert self.targets is not None, "V-trace needs whole rows; training_rules.py refuses others"
             return Minibatch(self.batch.steps(), self.targets.steps()).cut(steps)
         width = steps // length
         return self, [slice(start, min(start + width, rows)) for start in range(0, rows, width)]

@@ -133,10 +133,9 @@ class Staging(Columns):
         """Start over; old contents stay until they are overwritten."""
         self.filled = self.valid_steps = 0
 
-    def take(self, slot: Slot, start: int, most: int | None = None, columns: RowsOf = ALL_ROWS) -> int:
-        """Copy ``columns`` of ``slot`` from the ``start``-th on, at ``most`` so many; returns how many had room."""
-        width = slot.value.shape[1] if isinstance(columns, slice) else len(columns)
-        count: int = min(width - start, self.rows_left if most is None else min(most, self.rows_left))
+    def take(self, slot: Slot, start: int, most: int, columns: RowsOf = ALL_ROWS) -> int:
+        """Copy ``most`` of the ``columns`` of ``slot``, from the ``start``-th on; returns how many had room."""
+        count = min(most, self.rows_left)
         part, target = slice(start, start + count), slice(self.filled, self.filled + count)
         source = part if isinstance(columns, slice) else columns[part]
         copies = [(view[:, target], slot.obs[key][:, source]) for key, view in self._obs_views.items()]

@@ -276,7 +276,7 @@ def record(
     slot = TrajectoryBuffer(VECTOR, layout).slot(0)
     play(SlotActing([policy], recurrence), slot, seed, terminated, truncated)
     staging = Staging(VECTOR, layout, pin=False)
-    staging.take(slot, 0)
+    staging.take(slot, 0, rows)
     return Batch.of(staging, algo or AlgoConfig(), LearnerConfig(), 0, CPU)
 
 

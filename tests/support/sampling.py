@@ -201,7 +201,7 @@ class WitnessStaging(Staging):
         super().clear()
         self.places = []
 
-    def take(self, slot: Slot, start: int, most: int | None = None, columns: RowsOf = ALL_ROWS) -> int:
+    def take(self, slot: Slot, start: int, most: int, columns: RowsOf = ALL_ROWS) -> int:
         key = slot.index, self._table.generation(slot.index)
         assert self._table.state(slot.index) is SlotState.READY
         assert self.taken.get(key, 0) == start, f"slot {key} is taken from row {start} on, after {self.taken.get(key)}"

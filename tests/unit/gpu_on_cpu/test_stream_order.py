@@ -33,7 +33,7 @@ def load_and_read(device: torch.device) -> None:
         area = queue.area_to_fill(0.0)
         assert area is not None
         area.clear()
-        area.take(filled, 0)
+        area.take(filled, 0, area.rows)
         queue.submit(area)
         found = queue.next_load(0.0)
         assert found is not None

@@ -39,7 +39,7 @@ def test_slots_are_joined_and_the_last_one_is_cut(state_size: int, threads: int)
     first, second, *_ = filled_slots(layout)
     staging = Staging(SPEC, layout, pin=False, copying=CopyThreads(threads))
 
-    taken = [staging.take(first, 0), staging.take(second, 0)]
+    taken = [staging.take(first, 0, 3), staging.take(second, 0, 3)]
 
     assert taken == [3, 2]
     assert staging.full
