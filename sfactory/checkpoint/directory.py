@@ -161,8 +161,7 @@ class CheckpointDir:
             CheckpointError: there is none (the text lists the steps that exist), or it cannot be loaded.
         """
         listings = {each: self._listing(each) for each in (_KINDS if kind is None else (kind,))}
-        steps = {each: ", ".join(str(entry.place[1]) for entry in known) for each, known in listings.items()}
-        found = [f"{each}: {numbers}" for each, numbers in steps.items() if numbers]
+        found = [f"{each}: {', '.join(str(e.place[1]) for e in known)}" for each, known in listings.items() if known]
         advice = f"There are {'; '.join(found)}." if found else "There is none."
         paths = [e.path for known in listings.values() for e in reversed(known) if e.place[1] == env_steps]
         loaded = _first_usable(paths, f"{self.path} holds, for env step {env_steps},", advice)
