@@ -120,14 +120,12 @@ def _contestants(run: str, config: MatchConfig) -> Iterator[Contestant]:
     form = _FORM.fullmatch(run)
     if form is None:
         raise ConfigError([f"{shown(run)!r}: must be the name of a run, RUN:POLICY:KIND or RUN:POLICY:STEPS"])
-    folder = next((path for path in (Path(config.train_dir) / form[1], Path(form[1])) if path.is_dir()), None)
+    name, policy, kind = form[1], int(form[2] or 0), form[3] or "latest"
+    folder = next((path for path in (Path(config.train_dir) / name, Path(name)) if path.is_dir()), None)
     if folder is None:
-        kinds = (
-            "; of RUN:POLICY:KIND, KIND is latest, best, milestone or a number of env steps" if ":" in form[1] else ""
-        )
+        kinds = "; of RUN:POLICY:KIND, KIND is latest, best, milestone or a number of env steps" if ":" in name else ""
         where = f"neither in {config.train_dir} nor as a folder"
-        raise ConfigError([f"there is no run {shown(form[1])!r}, {where}{kinds}"])
-    policy, kind = int(form[2] or 0), form[3] or "latest"
+        raise ConfigError([f"there is no run {shown(name)!r}, {where}{kinds}"])
     wanted = PolicyFlags(
         experiment=folder.resolve().name,
         train_dir=str(folder.resolve().parent),
@@ -135,26 +133,23 @@ def _contestants(run: str, config: MatchConfig) -> Iterator[Contestant]:
         env=config.env,
         trust_run_dir=config.trust_run_dir,
     )
-    typed = Typed(form[1], lambda policy: f"{form[1]}:{policy}", lambda kind: shlex.quote(f"{form[1]}:{policy}:{kind}"))
-    newest, steps = None, list[int]()
-    if kind.isdecimal():
-        steps = [int(kind)]
-    else:
-        newest = _contestant(run, replace(wanted, load_checkpoint_kind=cast(Kind, kind)), typed)
-        if form[2] is None:
-            milestones = CheckpointDir(checkpoint_folder(folder, policy), 1).env_steps_of("milestone")
-            older = [env_steps for env_steps in milestones if env_steps != newest.saved.state.env_steps]
-            chosen = np.linspace(0, len(older) - 1, min(config.snapshots, len(older))).round().astype(int)
-            steps = [older[place] for place in chosen]
-    for env_steps in steps:
+    typed = Typed(name, lambda policy: f"{name}:{policy}", lambda kind: shlex.quote(f"{name}:{policy}:{kind}"))
+
+    def milestone(env_steps: int) -> Contestant:
         flags = replace(wanted, checkpoint_env_steps=env_steps, load_checkpoint_kind="milestone")
-        yield _contestant(f"{form[1]}:{policy}:{env_steps}", flags, typed)
-    if newest is not None:
-        yield newest
+        return Contestant(f"{name}:{policy}:{env_steps}", flags, SavedPolicy.load(flags, typed=typed))
 
-
-def _contestant(name: str, wanted: PolicyFlags, typed: Typed) -> Contestant:
-    return Contestant(name, wanted, SavedPolicy.load(wanted, typed=typed))
+    if kind.isdecimal():
+        yield milestone(int(kind))
+        return
+    flags = replace(wanted, load_checkpoint_kind=cast(Kind, kind))
+    newest = Contestant(run, flags, SavedPolicy.load(flags, typed=typed))
+    if form[2] is None:
+        milestones = CheckpointDir(checkpoint_folder(folder, policy), 1).env_steps_of("milestone")
+        older = [env_steps for env_steps in milestones if env_steps != newest.saved.state.env_steps]
+        chosen = np.linspace(0, len(older) - 1, min(config.snapshots, len(older))).round().astype(int)
+        yield from (milestone(older[place]) for place in chosen)
+    yield newest
 
 
 def _points(
