@@ -188,7 +188,7 @@ class Player:
             self._previous.begin_episodes(range(self._spec.num_agents))
         self._show(self._env)
         returns, infos = [0.0] * self._spec.num_agents, list[Any]()
-        at_end: dict[int, float] = {}  # by agent, its return when its own episode ended
+        at_end: dict[int, float] = {}  # see ``_ended``
         for step in range(1, max_steps + 1):
             actions, idle, before = self._act(observations), self._activity.inactive, returns
             for _ in range(self._repeat):
@@ -202,16 +202,20 @@ class Player:
                 infos += [change.infos[agent] for agent in self._own if agent in ended]
                 at_end |= {agent: returns[agent] for agent in ended}
                 if stops.over:
-                    self._game_continues = not self._spec.agents and _continues(infos[0])
-                    acted = self._activity.acted
-                    team = team_stats(self._spec.agents, returns, acted) if self._spec.agents else {}
-                    earned = [at_end[agent] for agent in self._own if acted[agent]]
-                    mean = sum(earned) / len(earned) if earned else math.nan
-                    return Episode(mean, step, {**team, **self._stats(infos)})
+                    return self._ended(returns, at_end, infos, step)
             if self._previous is not None:
                 with np.errstate(all="ignore"):  # whatever an env has set
                     self._previous.record(self._acted, np.subtract(returns, before), idle, ())
         return None
+
+    def _ended(self, returns: list[float], at_end: Mapping[int, float], infos: Sequence[Any], length: int) -> Episode:
+        """The episode; notes whether its game continues. at_end: by agent, its return when its own episode ended."""
+        agents, acted = self._spec.agents, self._activity.acted
+        self._game_continues = not agents and isinstance(infos[0], Mapping) and bool(infos[0].get(GAME_CONTINUES))
+        team = team_stats(agents, returns, acted) if agents else {}
+        earned = [at_end[agent] for agent in self._own if acted[agent]]
+        mean = sum(earned) / len(earned) if earned else math.nan
+        return Episode(mean, length, {**team, **self._stats(infos)})
 
     def _act(self, observations: Sequence[Any]) -> list[Any]:
         """One action per agent. An agent that shows nothing shows zeros to the policy, and keeps its state."""
@@ -269,7 +273,3 @@ class Player:
             self._extras.add(info)
         self._extras.send(0, take)
         return stats
-
-
-def _continues(info: object) -> bool:
-    return isinstance(info, Mapping) and bool(info.get(GAME_CONTINUES, False))
