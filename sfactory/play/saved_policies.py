@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sfactory.actor.policy_assignment import SOLE_AGENT, lasting_policies
@@ -60,26 +60,28 @@ class SavedPolicies:
                 mapping = assigned("policy_mapping", saved.config.population.policy_mapping)
                 _log.warning("policy %d plays all agents: %s does not give each one policy for good", number, mapping)
             return saved.model(spec)
-        if (absent := set(plays) - self.by_number.keys()) and not saved.wanted.experiment:
+        alone = [agent for agent, policy in zip(agents, plays, strict=True) if policy not in self.by_number]
+        if alone and not saved.wanted.experiment:
             raise CheckpointError(f"{saved.checkpoint} holds the policy of one kind of agents alone; play the run")
-        if absent:
-            alone = [agent for agent, policy in zip(agents, plays, strict=True) if policy in absent]
+        if alone:
             raise CheckpointError(f"{saved.checkpoint}: the run has no policy that plays {', '.join(alone)}")
         if number not in plays:
             raise ConfigError([f"--policy_index={number}: this policy plays none of {', '.join(agents)}"])
         kinds = dict(zip(plays, spec.kinds or [""] * len(plays), strict=True))
         models = {policy: self.by_number[policy].model(spec.part(kind)) for policy, kind in kinds.items()}
         if says:
-            names = {each: [a for a, p in zip(agents, plays, strict=True) if p == each] for each in sorted(models)}
-            whom = "; ".join(f"policy {each} plays {', '.join(theirs)}" for each, theirs in names.items())
-            if saved.wanted.experiment:
-                _log.info("%s; returns are those of the agents of policy %d", whom, number)
-            elif len(names) > 1:
-                text = (
-                    "policy %d plays all agents, as %s holds no other; returns are those of %s, which it was made for"
-                )
-                _log.warning(text, number, saved.checkpoint, ", ".join(names[number]))
+            self._say_who_plays(agents, plays)
         return JointPolicy(models, plays, number)
+
+    def _say_who_plays(self, agents: Sequence[str], plays: Sequence[int]) -> None:
+        saved, number = self.saved, self.saved.wanted.policy_index
+        names = {each: [a for a, p in zip(agents, plays, strict=True) if p == each] for each in sorted(set(plays))}
+        if saved.wanted.experiment:
+            whom = "; ".join(f"policy {each} plays {', '.join(theirs)}" for each, theirs in names.items())
+            _log.info("%s; returns are those of the agents of policy %d", whom, number)
+        elif len(names) > 1:
+            text = "policy %d plays all agents, as %s holds no other; returns are those of %s, which it was made for"
+            _log.warning(text, number, saved.checkpoint, ", ".join(names[number]))
 
     def _plays(self, spec: EnvSpec) -> tuple[int, ...]:
         """By agent, the policy that plays it; () if one plays all."""
