@@ -48,6 +48,7 @@ class Columns:
     with agents and an RNN, or if they act in turn, "held": bool - the agent was inactive;
     with several agents "counts_for_policy", "counts_env_step": bool - an env step of the policy, of the run.
     is_first: [T+1, R] bool; rnn_states: [K+1, R, S] float32; as in Slot.
+    filled: rows that are filled so far, from the first on. valid_steps: those that were counted in them.
     """
 
     def __init__(self, spec: EnvSpec, layout: Layout, device: torch.device, pin: bool, replay: bool) -> None:
@@ -66,6 +67,16 @@ class Columns:
         self.scalars = {name: block(steps, (), dtype) for name, dtype in scalars.items()}
         self.is_first = block(steps + 1, (), torch.bool)
         self.rnn_states = block(steps // layout.recurrence + 1, (layout.state_size,), torch.float32)
+        self.clear()
+
+    def clear(self) -> None:
+        """Start over; old contents stay until they are overwritten."""
+        self.filled = self.valid_steps = 0
+
+    @property
+    def full(self) -> bool:
+        """True when all R rows are filled."""
+        return self.filled == self.rows
 
     def tensors(self) -> list[Tensor]:
         """All tensors, in the same order for all ``Columns`` of a run."""
@@ -117,21 +128,11 @@ class Staging(Columns):
         self._replayed = self.scalars[REPLAYED].numpy() if replay else None
         self._policy = policy
         self._copying = copying or CopyThreads(1)
-        self.clear()
-
-    @property
-    def full(self) -> bool:
-        """True when all R rows are filled."""
-        return self.filled == self.rows
 
     @property
     def rows_left(self) -> int:
         """Rows that are not filled yet."""
         return self.rows - self.filled
-
-    def clear(self) -> None:
-        """Start over; old contents stay until they are overwritten."""
-        self.filled = self.valid_steps = 0
 
     def take(self, slot: Slot, start: int, most: int, columns: RowsOf = ALL_ROWS) -> int:
         """Copy ``most`` of the ``columns`` of ``slot``, from the ``start``-th on; returns how many had room."""
@@ -182,7 +183,6 @@ class DeviceSlot(Columns):
 
     def __init__(self, spec: EnvSpec, layout: Layout, device: torch.device, replay: bool) -> None:
         super().__init__(spec, layout, device, pin=False, replay=replay)
-        self.valid_steps = 0  # of the staging area that was loaded last
         self._device = device
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
@@ -201,7 +201,7 @@ class DeviceSlot(Columns):
 
     def load(self, staging: Staging) -> None:
         """Copy a full staging area here, and wait for the end of the copy: the area may then be filled again."""
-        self.valid_steps = staging.valid_steps
+        self.filled, self.valid_steps = staging.filled, staging.valid_steps
         if self._stream is not None:
             self._stream.wait_event(self._read)
         with contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream):

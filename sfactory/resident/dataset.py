@@ -16,24 +16,11 @@ from sfactory.spec import EnvSpec
 
 
 class ResidentDataset(Columns):
-    """R rows of T steps, which are filled N at a time.
-
-    rows_of_env: N. filled: rows filled so far. valid_steps: those that were counted in them.
-    """
+    """R rows of T steps, which are filled N at a time. rows_of_env: N."""
 
     def __init__(self, spec: EnvSpec, layout: Layout, device: torch.device) -> None:
         super().__init__(spec, layout, device, pin=False, replay=False)
         self.rows_of_env = layout.rows
-        self.clear()
-
-    def clear(self) -> None:
-        """Start over; old contents stay until they are overwritten."""
-        self.filled = self.valid_steps = 0
-
-    @property
-    def full(self) -> bool:
-        """True when all R rows are filled."""
-        return self.filled == self.rows
 
     @property
     def next_rows(self) -> slice:
