@@ -84,21 +84,20 @@ class Selection(NamedTuple):
         return (tensor.shape[0], self.width, *tensor.shape[2:])
 
 
-def epoch_of(
-    batch: Batch, targets: Targets | None, count: int, generator: torch.Generator | None
-) -> Iterator[Selection]:
+def epoch_of(whole: Minibatch, count: int, generator: torch.Generator | None) -> Iterator[Selection]:
     """Every row of a dataset once, in ``count`` minibatches of equal size; without a ``generator`` in order."""
+    batch, targets = whole
     if generator is not None and targets is not None and batch.rnn_states.shape[2] == 0:
-        batch, targets = batch.steps(), targets.steps()
-    width = batch.rows // count
-    order, device = None, batch.valid.device
+        whole = Minibatch(batch.steps(), targets.steps())
+    rows, order, device = whole.batch.rows, None, batch.valid.device
+    width = rows // count
     if generator is not None:
         # A copy from memory that is not pinned would wait for all work of the device.
-        order = torch.randperm(batch.rows, generator=generator, pin_memory=device.type == "cuda")
+        order = torch.randperm(rows, generator=generator, pin_memory=device.type == "cuda")
         order = order.to(device, non_blocking=True)
     for number in range(count):
         part = slice(number * width, (number + 1) * width)
-        yield Selection(Minibatch(batch, targets), part if order is None else order[part], width)
+        yield Selection(whole, part if order is None else order[part], width)
 
 
 @dataclass

@@ -190,9 +190,8 @@ class Trainer:
             self._auxiliary_task.begin(self.train_step)
         rows: list[Tensor] = []
         try:
-            for selection in epoch_of(
-                self._since_replacement(dataset.batch), dataset.targets, count, dataset.generator
-            ):
+            whole = Minibatch(self._since_replacement(dataset.batch), dataset.targets)
+            for selection in epoch_of(whole, count, dataset.generator):
                 if stopping():
                     break
                 rows.append(self._update(selection, first))

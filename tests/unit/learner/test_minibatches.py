@@ -73,7 +73,7 @@ def test_rows_stay_whole_with_vtrace_and_with_memory(memory: int, with_targets: 
     batch, targets = marked(rows=6, memory=memory, chunks=2)
 
     drawn = []
-    for part in epoch_of(batch, targets if with_targets else None, count=3, generator=generator_of()):
+    for part in epoch_of(Minibatch(batch, targets if with_targets else None), count=3, generator=generator_of()):
         marks = marks_of(part.minibatch())
         assert marks.shape == (STEPS, 2)
         assert torch.equal(marks - marks[0], torch.arange(float(STEPS)).unsqueeze(1).expand(STEPS, 2))
@@ -83,7 +83,9 @@ def test_rows_stay_whole_with_vtrace_and_with_memory(memory: int, with_targets: 
 
 
 def test_single_steps_are_drawn_with_gae_and_without_memory() -> None:
-    parts = [marks_of(part.minibatch()) for part in epoch_of(*marked(rows=6), count=3, generator=generator_of())]
+    whole = Minibatch(*marked(rows=6))
+
+    parts = [marks_of(part.minibatch()) for part in epoch_of(whole, count=3, generator=generator_of())]
 
     assert [part.shape for part in parts] == [(1, 8)] * 3
     # Steps of a row are torn apart: no minibatch holds whole rows alone.
@@ -105,7 +107,7 @@ def test_every_step_comes_exactly_once_in_every_epoch(
     generator = None if seed is None else generator_of(seed)
 
     for _ in range(2):
-        epoch = list(epoch_of(batch, targets if with_targets else None, count, generator))
+        epoch = list(epoch_of(Minibatch(batch, targets if with_targets else None), count, generator))
         parts = [marks_of(part.minibatch()) for part in epoch]
         for part, marks in zip(epoch, parts, strict=True):
             part.write_to(memory_of_part := part.memory())

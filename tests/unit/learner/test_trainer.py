@@ -14,7 +14,7 @@ from torch import Tensor
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.errors import DivergedError
 from sfactory.learner.batch import Batch
-from sfactory.learner.minibatches import epoch_of
+from sfactory.learner.minibatches import Minibatch, epoch_of
 from sfactory.learner.trainer import Trainer
 from tests.support.equality import assert_same, changed, copied
 from tests.support.parts import as_acted, model_of, random_batch, tiny_model, trainer_for
@@ -227,7 +227,7 @@ def test_datasets_opened_at_the_same_step_are_shuffled_differently() -> None:
 
     for dataset in (trainer.open(batch), trainer.open(batch)):
         trainer.learn(dataset)
-        epoch = epoch_of(dataset.batch, dataset.targets, 6, dataset.generator)
+        epoch = epoch_of(Minibatch(dataset.batch, dataset.targets), 6, dataset.generator)
         orders.append([float(part.minibatch().batch.rewards[0, 0]) for part in epoch])
 
     assert orders[0] != orders[1]
