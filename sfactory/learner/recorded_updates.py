@@ -65,29 +65,29 @@ class RecordedUpdates:
     """
 
     def __init__(self, update: Update, recorder: Recorder, device: torch.device) -> None:
-        """``update``: of a minibatch, numbers, and whether it is in the first pass; waits for nothing."""
+        """``update``: of a minibatch, numbers, and whether it observes returns; waits for nothing."""
         self._update = update
         self._recorder: Recorder | None = recorder
         self._numbers = _Numbers(device)
         self._kinds: dict[Hashable, _Kind] = {}
         self._settings: Hashable = None
 
-    def run(self, rows: Selection, numbers: InForce, first: bool, settings: Hashable) -> Tensor:
+    def run(self, rows: Selection, numbers: InForce, observes: bool, settings: Hashable) -> Tensor:
         """Learn from a minibatch, ``rows``; the result of ``update``. ``settings``: other ones drop all graphs."""
         recorder = self._recorder
         if recorder is None:
-            return self._update(rows.minibatch(), numbers, first)
+            return self._update(rows.minibatch(), numbers, observes)
         if settings != self._settings:
             self._settings = settings
             if self._kinds:
                 self._kinds.clear()
                 recorder.use_other_memory()
-        key = first, numbers.kl is None, rows.whole.targets is None, rows.shapes()
+        key = observes, numbers.kl is None, rows.whole.targets is None, rows.shapes()
         kind = self._kinds.get(key)
         if kind is None:
             kind = self._kinds[key] = _Kind(rows.memory())
         rows.write_to(kind.inputs)
-        work = partial(self._update, kind.inputs, self._numbers.hold(numbers), first)
+        work = partial(self._update, kind.inputs, self._numbers.hold(numbers), observes)
         if kind.replay is None and kind.updates >= WARM_UPS:
             try:
                 kind.replay = recorder.record(work)

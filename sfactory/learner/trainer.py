@@ -251,13 +251,13 @@ class Trainer:
         """Learn from one minibatch; returns its results, see ``row_of``. ``first``: in the first pass."""
         coefficients = self.coefficients
         minibatch: Minibatch | None = None
+        # V-trace has its targets per minibatch; those of every step are observed once.
+        observes = first and selection.whole.targets is None
         if self._recorded is None:
             minibatch = selection.minibatch()
-            row = self._compute(minibatch, coefficients.in_force, first)
+            row = self._compute(minibatch, coefficients.in_force, observes)
         else:
             settings = self.updater.replaced, self.updater.trains
-            # Returns are observed in the first pass, and only where they are made with the minibatch.
-            observes = first and selection.whole.targets is None
             row = self._recorded.run(selection, coefficients.in_force, observes, settings)
             self.updater.begin()  # gradients are in memory that graphs use again
         if coefficients.looks_at_updates:
@@ -270,7 +270,7 @@ class Trainer:
                     coefficients.after_update(kl)
         return row
 
-    def _compute(self, minibatch: Minibatch, numbers: InForce, first: bool) -> Tensor:
+    def _compute(self, minibatch: Minibatch, numbers: InForce, observes: bool) -> Tensor:
         """``_update`` as far as it is computed on the device; waits for nothing, see NOTE [Recorded update]."""
         batch, size = minibatch.batch, self.learner.microbatch_size
         parts, auxiliary = [], torch.zeros((), device=batch.valid.device)
@@ -288,8 +288,7 @@ class Trainer:
         if self.target is not None:
             self.target.after_update(applied.taken)
         cells = LossTerms.joined(parts)
-        if first and minibatch.targets is None:
-            # V-trace has its targets per minibatch; those of every step are observed once.
+        if observes:
             observed = cells.fresh & applied.taken
             self.model.value_head.observe(cells.target, observed, self._ranks.sum_of("returns"))
         sums = sums_of(cells, self.loss.clip, auxiliary)
