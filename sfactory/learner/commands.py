@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from sfactory.checkpoint.directory import CheckpointDir
-from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
+from sfactory.config.flags import config_of, values_of
 from sfactory.errors import CannotSaveError, CheckpointError
 from sfactory.learner.checkpointing import Checkpointer, take_over
 from sfactory.shared.control import LearnerCommand
@@ -65,27 +64,12 @@ class CommandExecutor:
         except (CheckpointError, CannotSaveError, OSError) as error:  # of shared storage, too
             return str(error)
         if command.hyperparameters:
-            config = self._setup.config
-            sections = with_values(command.hyperparameters, config.algo, self._setup.optim, config.learner)
-            self._trainer.adopt(*sections, self._checkpointer.progress.env_steps)
+            config = config_of({**values_of(self._setup.config), **command.hyperparameters})
+            optim = replace(self._setup, config=config).optim
+            self._trainer.adopt(config.algo, optim, config.learner, self._checkpointer.progress.env_steps)
         if command.parent is not None:
             try:
                 self._checkpointer.save()  # a resumed run has the new weights, too
             except CannotSaveError as error:
                 _log.error("%s; training continues, and the next save will hold the new weights", error)
         return ""
-
-
-def with_values(
-    values: Mapping[str, float], algo: AlgoConfig, optim: OptimConfig, learner: LearnerConfig
-) -> tuple[AlgoConfig, OptimConfig, LearnerConfig]:
-    """The sections with ``values``, by flag. Raises KeyError for a flag that is in none of them."""
-    unknown = dict(values)
-
-    def changed(section: Any) -> Any:
-        return replace(section, **{name: unknown.pop(name) for name in vars(section) if name in unknown})
-
-    sections = changed(algo), changed(optim), changed(learner)
-    if unknown:
-        raise KeyError(f"{', '.join(unknown)}: no value that a learner could change")
-    return sections

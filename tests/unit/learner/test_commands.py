@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from sfactory.checkpoint.directory import CheckpointDir
+from sfactory.config.flags import all_flags
+from sfactory.config.hyperparameters import mutable_flags
 from sfactory.learner.batch import Batch
 from sfactory.learner.checkpointing import payload_of
-from sfactory.learner.commands import with_values
 from sfactory.learner.learner_process import LearnerWorker
 from sfactory.process.threads import Threads
 from sfactory.shared.control import LearnerCommand, LearnerCommands, Stop
@@ -71,8 +72,10 @@ def test_new_hyperparameters_reach_optimizer_loss_and_batch() -> None:
     assert trainer.statistics()["exploration_coeff"] == 0.02
     batch = Batch.of(learner.area, trainer.algo, trainer.learner, 0, CPU)
     assert batch.discounts[~learner.area.scalars["terminated"]].unique().tolist() == pytest.approx([0.9])
-    with pytest.raises(KeyError, match="num_workers"):
-        with_values({"gamma": 0.5, "num_workers": 3}, trainer.algo, learner.setup.optim, trainer.learner)
+
+
+def test_every_mutable_flag_is_in_a_section_that_a_command_replaces() -> None:
+    assert {all_flags()[name].section for name in mutable_flags()} == {"algo", "optim", "learner"}
 
 
 @pytest.mark.parametrize("background", [True, False])
