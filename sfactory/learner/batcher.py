@@ -52,7 +52,7 @@ class SlotRemainder(NamedTuple):
     @property
     def left(self) -> int:
         """How many columns are not copied yet."""
-        width = self.slot.value.shape[1] if isinstance(self.columns, slice) else len(self.columns)
+        width: int = self.slot.value.shape[1] if isinstance(self.columns, slice) else len(self.columns)
         return width - self.start
 
 
