@@ -27,14 +27,7 @@ def make_auxiliary(model: ActorCritic, config: AlgoConfig, networks: ModelConfig
         return Rnd(model.spec.obs, model.value_head.linear.in_features, networks)
     if not config.use_cpc:
         return None
-    return CpcAction(
-        model.heads,
-        embedding_size=model.tower.encoder.out_size,
-        memory_size=model.tower.memory_size,
-        forward_steps=config.cpc_forward_steps,
-        time_subsample=config.cpc_time_subsample,
-        forward_subsample=config.cpc_forward_subsample,
-    )
+    return CpcAction(model.heads, model.tower.encoder.out_size, model.tower.memory_size, config)
 
 
 class AuxiliaryTask:

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sfactory.action_heads import ActionHead, BoxHead, DiscreteHead
+from sfactory.config.schema import AlgoConfig
 from sfactory.model.distributions import Actions
 from sfactory.model.rnn import RecurrentCore
 
@@ -61,19 +62,12 @@ class CpcAction(nn.Module):
     """
 
     def __init__(
-        self,
-        heads: tuple[ActionHead, ...],
-        *,
-        embedding_size: int,
-        memory_size: int,
-        forward_steps: int,
-        time_subsample: int,
-        forward_subsample: int,
+        self, heads: tuple[ActionHead, ...], embedding_size: int, memory_size: int, config: AlgoConfig
     ) -> None:
-        """``forward_steps``: the largest k. ``time_subsample``: S. ``forward_subsample``: F."""
+        """``cpc_forward_steps`` is the largest k, ``cpc_time_subsample`` S, and ``cpc_forward_subsample`` F."""
         super().__init__()
-        self._forward_steps = forward_steps
-        self._time_subsample, self._forward_subsample = time_subsample, forward_subsample
+        self._forward_steps = config.cpc_forward_steps
+        self._time_subsample, self._forward_subsample = config.cpc_time_subsample, config.cpc_forward_subsample
         self._inputs = ActionInputs(heads)
         self.future = RecurrentCore("gru", self._inputs.size, memory_size, 1, "orthogonal")
         # The classifier is an MLP over both, joined; each part of its first layer is applied once per vector.

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sfactory.action_heads import BoxHead, DiscreteHead
+from sfactory.config.schema import AlgoConfig
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.cpc import NEGATIVES, ActionInputs, CpcAction, Trace, can_predict, choose, draw_others
 from sfactory.spec import EnvSpec, TensorSpec
@@ -25,10 +26,16 @@ def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def cpc_of(heads: tuple[DiscreteHead | BoxHead, ...] = (JUMP, ARM), **sizes: int) -> CpcAction:
+def cpc_of(
+    heads: tuple[DiscreteHead | BoxHead, ...] = (JUMP, ARM),
+    embedding_size: int = EMBEDDING,
+    memory_size: int = MEMORY,
+    **sizes: int,
+) -> CpcAction:
     torch.manual_seed(0)
-    default = {"forward_steps": 4, "time_subsample": 5, "forward_subsample": 2}
-    return CpcAction(heads, **{"embedding_size": EMBEDDING, "memory_size": MEMORY, **default, **sizes})
+    chosen: dict[str, Any] = {"forward_steps": 4, "time_subsample": 5, "forward_subsample": 2, **sizes}
+    config = AlgoConfig(**{f"cpc_{name}": size for name, size in chosen.items()})
+    return CpcAction(heads, embedding_size, memory_size, config)
 
 
 def random_trace(seed: int = 1, **changes: Tensor) -> Trace:
