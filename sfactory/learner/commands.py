@@ -42,11 +42,6 @@ class CommandExecutor:
             self._commands.answered(self._setup.policy, self.execute(command))
         return command is not None
 
-    def execute_due(self, finished: bool) -> bool:
-        """Save if that is due, and ``execute_waiting`` unless learning is ``finished``; whether there was a command."""
-        self._checkpointer.save_choice_if_due()
-        return not finished and self.execute_waiting()
-
     def execute(self, command: LearnerCommand) -> str:
         """Execute ``command``; returns why that is impossible, "" on success."""
         try:

@@ -296,7 +296,8 @@ class Learner:
         """Execute a command that waits, and save if that is due; for the time in which no dataset comes."""
         if self.commands.is_due:
             with self._changing_model():
-                if self.commands.execute_due(self.finished):
+                self.checkpointer.save_choice_if_due()
+                if not self.finished and self.commands.execute_waiting():
                     self._write_row()
 
     def report(self) -> None:
