@@ -133,8 +133,7 @@ def _plain(
             if type(key) not in (str, int):
                 raise TypeError(f"{where} has the key {key!r:.100} of type {type(key).__name__}; use str or int")
         return {key: _plain(item, f"{where}[{key!r:.100}]", left, tensor_of) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        assert isinstance(value, list | tuple)
+    if isinstance(value, list | tuple) and type(value) in (list, tuple):
         return type(value)(_plain(item, f"{where}[{index}]", left, tensor_of) for index, item in enumerate(value))
     raise TypeError(
         f"{where} is a {type(value).__module__}.{type(value).__qualname__}; a checkpoint holds tensors, None, bool, "

@@ -15,7 +15,6 @@ from sfactory.action_heads import BoxHead, DiscreteHead
 from sfactory.config.schema import ModelConfig
 from sfactory.errors import ConfigError
 from sfactory.exporting.acting_function import DIST_PARAMS, action_leaves, distinct
-from sfactory.model.action_mask import ActionMask
 from sfactory.model.actor_critic import ActorCritic, PolicyHead
 from sfactory.model.custom import own_parts
 from sfactory.model.distributions import IMPOSSIBLE, first_columns, num_params
@@ -141,7 +140,7 @@ def _add_head(model: ActorCritic, arrays: Arrays) -> None:
     if head.log_stddev is not None:
         bias[fixed] = _numpy(head.log_stddev)
     arrays |= {"policy/weight": weight, "policy/bias": bias, "policy/is_mean": np.array(is_mean, bool)}
-    if isinstance(model.action_mask, ActionMask):
+    if model.action_mask is not None:
         arrays["policy/masked"] = _numpy(model.action_mask.columns)
 
 

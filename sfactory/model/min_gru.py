@@ -27,10 +27,10 @@ class MinGruCore(nn.Module):
         super().__init__()
         self.out_size, self.state_size = out_size, num_layers * out_size
         sizes = (in_size, *(out_size,) * (num_layers - 1))
-        self.layers = nn.ModuleList(nn.Linear(size, 2 * out_size) for size in sizes)
-        for layer in self.layers:
-            assert isinstance(layer, nn.Linear)
+        layers = [nn.Linear(size, 2 * out_size) for size in sizes]
+        for layer in layers:
             initialize(layer, initialization, 1.0)
+        self.layers = nn.ModuleList(layers)
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """See RecurrentCore."""
