@@ -28,7 +28,6 @@ class Batch:
         was opened
     replayed: [T, R] bool - the step was in a dataset before: it is learned from, but no statistics count it again
     policy_version: [T, R] int64 - of the weights that took the step
-    lag: [T, R] int64 - learner updates since then, until the dataset was opened
     is_first: [T+1, R] bool - obs is the first of an episode: the RNN state is zeroed before it
     rnn_states: [K+1, R, S] float32 - as recorded before each of K chunks and after the last step; S may be 0
     reward_clipped: [T, R] bool - the scaled reward was outside --reward_clip; None: rewards are not clipped
@@ -50,7 +49,6 @@ class Batch:
     valid: Tensor
     replayed: Tensor
     policy_version: Tensor
-    lag: Tensor
     is_first: Tensor
     rnn_states: Tensor
     reward_clipped: Tensor | None = None
@@ -70,6 +68,7 @@ class Batch:
 
         scalars = {name: move(tensor) for name, tensor in columns.scalars.items()}
         taken, version = scalars["valid"], scalars["policy_version"]
+        lag = train_step - version
         if algo.with_vtrace and algo.vtrace_drop_last_ts:
             # V-trace bootstraps from the value of the last step.
             taken = torch.cat((taken[:-1], torch.zeros_like(taken[-1:])))
@@ -78,6 +77,7 @@ class Batch:
         if FINAL_VALUE in scalars:
             rewards = rewards + algo.gamma * scalars[FINAL_VALUE]
         replayed = scalars[REPLAYED] if REPLAYED in scalars else torch.zeros_like(taken)
+        young = torch.where(replayed, lag < learner.max_replay_lag, lag < learner.max_policy_lag)
         return Batch(
             obs={key: move(tensor) for key, tensor in columns.obs.items()},
             actions={key: move(tensor) for key, tensor in columns.actions.items()},
@@ -86,10 +86,9 @@ class Batch:
             rewards=rewards,
             discounts=torch.where(scalars["terminated"], 0.0, algo.gamma),
             taken=taken,
-            valid=taken,
+            valid=taken & young,
             replayed=replayed,
             policy_version=version,
-            lag=version,
             is_first=move(columns.is_first),
             rnn_states=move(columns.rnn_states),
             reward_clipped=None if limit is None else scaled.abs() > limit,
@@ -97,13 +96,7 @@ class Batch:
             waiting=scalars.get(HELD) if columns.in_turns else None,
             env_step=scalars.get(ENV_STEP),
             run_step=scalars.get(RUN_STEP),
-        ).aged(train_step, learner.max_policy_lag, learner.max_replay_lag)
-
-    def aged(self, train_step: int, max_policy_lag: int, max_replay_lag: int) -> Batch:
-        """The batch at ``train_step``, with ``lag`` of then; valid are steps below the limit of their kind."""
-        lag = train_step - self.policy_version
-        young = torch.where(self.replayed, lag < max_replay_lag, lag < max_policy_lag)
-        return replace(self, lag=lag, valid=self.taken & young)
+        )
 
     def since(self, version: int) -> Batch:
         """The batch with steps of older policy versions masked."""

@@ -152,7 +152,7 @@ class Policy:
         batch = Batch.of(self.staging, AlgoConfig(), self._learner, version, CPU)
         # A sleeping agent does not act, and one that is over is not learned from.
         acts = batch.taken if batch.held is None else batch.taken & ~batch.held
-        assert bool((batch.lag[acts] == 0).all())
+        assert bool((batch.policy_version[acts] == version).all())
         check_acted(self.model, self.spec, batch, acts)
         before = [parameter.detach().clone() for parameter in self.model.parameters()]
         assert self._trainer.train(batch) == int(batch.valid.sum()) > T

@@ -88,7 +88,6 @@ def made_up_batch(
         valid=valid,
         replayed=torch.zeros(steps, rows, dtype=yes),
         policy_version=torch.zeros(steps, rows, dtype=torch.int64),
-        lag=torch.zeros(steps, rows, dtype=torch.int64),
         is_first=~drawn(steps + 1, rows, of=yes),
         rnn_states=torch.zeros(2, rows, state_size),
         held=~step_of(yes) if agents else None,

@@ -128,7 +128,6 @@ def random_batch(model: ActorCritic, steps: int = 5, rows: int = 4, seed: int = 
         valid=torch.ones(steps, rows, dtype=torch.bool),
         replayed=torch.zeros(steps, rows, dtype=torch.bool),
         policy_version=torch.zeros(steps, rows, dtype=torch.int64),
-        lag=torch.zeros(steps, rows, dtype=torch.int64),
         is_first=torch.zeros(steps + 1, rows, dtype=torch.bool),
         rnn_states=torch.zeros(2, rows, 0),
     )
