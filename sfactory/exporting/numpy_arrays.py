@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ def npz_bytes(model: ActorCritic, config: ModelConfig, facts: Mapping[str, str],
     arrays: Arrays = {}
     network = {
         "activation": config.nonlinearity,
-        "encoders": {f"encoder{index}": part for index, part in enumerate(_encoders(model, config, arrays))},
+        "encoders": _encoders(model, config, arrays),
         "decoder_layers": _add_layers("decoder", model.tower.decoder, arrays),
         "tanh_bound": config.continuous_tanh_scale if model.policy_head.log_stddev is not None else 0.0,
         "masks": [path for path, _ in model.spec.masks],
@@ -67,22 +67,21 @@ def _parts(encoder: nn.Module) -> tuple[nn.Module, ...]:
     return tuple(encoder.parts) if isinstance(encoder, MultiEncoder) else (encoder,)
 
 
-def _encoders(model: ActorCritic, config: ModelConfig, arrays: Arrays) -> Iterator[dict[str, Any]]:
-    """The description of each MLP over observations; its arrays are added."""
+def _encoders(model: ActorCritic, config: ModelConfig, arrays: Arrays) -> dict[str, dict[str, Any]]:
+    """The description of each MLP over observations, by name; its arrays are added."""
+    found: dict[str, dict[str, Any]] = {}
     for number, encoder in enumerate(_parts(model.tower.encoder)):
         assert isinstance(encoder, MLPEncoder)
-        name = f"encoder{number}"
-        leaves = [
-            {"path": path, "is_choice": True, "width": _add_choices(f"{name}/{index}", choice, size, arrays)}
-            if choice is not None
-            else {
-                "path": path,
-                "is_choice": False,
-                "clip": _add_numbers(f"{name}/{index}", path, model, config, arrays),
-            }
-            for index, (path, size, choice) in enumerate(encoder.leaves)
-        ]
-        yield {"leaves": leaves, "layers": _add_layers(name, encoder.layers, arrays)}
+        name, leaves = f"encoder{number}", list[dict[str, Any]]()
+        for index, (path, size, choice) in enumerate(encoder.leaves):
+            if choice is None:
+                clip = _add_numbers(f"{name}/{index}", path, model, config, arrays)
+                leaves.append({"path": path, "is_choice": False, "clip": clip})
+            else:
+                width = _add_choices(f"{name}/{index}", choice, size, arrays)
+                leaves.append({"path": path, "is_choice": True, "width": width})
+        found[name] = {"leaves": leaves, "layers": _add_layers(name, encoder.layers, arrays)}
+    return found
 
 
 def _add_choices(name: str, choice: ChoiceEncoder, size: int, arrays: Arrays) -> int | None:
