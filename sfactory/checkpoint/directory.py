@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from sfactory import atomic
 from sfactory.checkpoint.file import (
+    FORMAT_VERSION,
     Payload,
     Unusable,
     commit,
@@ -26,6 +27,8 @@ from sfactory.checkpoint.file import (
     sidecar_of,
 )
 from sfactory.errors import CannotSaveError, CheckpointError, clean
+
+__all__ = ["FORMAT_VERSION", "MILESTONES", "CheckpointDir", "Kind", "Loaded", "Payload", "is_checkpoint"]
 
 Kind = Literal["latest", "best", "milestone"]
 
@@ -47,10 +50,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Loaded:
-    """A payload and its path."""
+    """A payload and its path. ``skipped``: why newer checkpoints were skipped, by path."""
 
     payload: Payload
     path: Path
+    skipped: Mapping[Path, str]
 
 
 class _Entry(NamedTuple):
@@ -265,7 +269,7 @@ def _first_usable(candidates: list[Path], holder: str, advice: str) -> Loaded | 
             continue
         for bad, reason in skipped.items():
             _log.warning("checkpoint %s skipped (%s); using %s instead", bad, reason, path)
-        return Loaded(payload, path)
+        return Loaded(payload, path, skipped)
     if not candidates:
         return None
     reasons = "\n".join(f"  {bad}: {reason}" for bad, reason in skipped.items())

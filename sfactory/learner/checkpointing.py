@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 
 import torch
 
-from sfactory.checkpoint.directory import CheckpointDir
+from sfactory.checkpoint.directory import CheckpointDir, Payload
 from sfactory.clock import TIMEOUTS, Awake, Deadline, Every, now
 from sfactory.errors import CannotSaveError, CheckpointError, clean
 from sfactory.learner.setup import LearnerSetup
@@ -97,7 +97,7 @@ class SavedState:
     episodes: int = 0
 
     @staticmethod
-    def of(payload: dict[str, Any], where: Path | str) -> SavedState:
+    def of(payload: Payload, where: Path | str) -> SavedState:
         """Read ``payload``, loaded from ``where``; raises CheckpointError if another version or program wrote it."""
         try:
             if payload["payload_version"] in READABLE_VERSIONS and isinstance(payload["model"], dict):

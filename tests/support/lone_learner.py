@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from sfactory.checkpoint.directory import CheckpointDir
-from sfactory.checkpoint.file import Payload
+from sfactory.checkpoint.directory import CheckpointDir, Payload
 from sfactory.config.flags import config_of
 from sfactory.layout import Layout
 from sfactory.learner.learner import Learner
