@@ -78,7 +78,8 @@ def _check_sizes(path: Path, weights: Mapping[str, torch.Tensor], spec: EnvSpec,
 def _values(facts: Mapping[str, str]) -> dict[str, Any]:
     """The flags that the description sets, by name."""
     plain: dict[str, Any] = {"env": facts["env"], "env_kwargs": strict_json(facts["env_kwargs"])}
-    for group in ("env_wrappers", "env_sampling", "model_config"):
-        plain |= strict_json(facts[group])
-    plain |= strict_json(facts.get("env_agents", "{}"))  # files of older versions lack it
+    # Files of older versions lack env_agents.
+    for group in ("env_wrappers", "env_sampling", "model_config", *({"env_agents"} & facts.keys())):
+        values: Any = strict_json(facts[group])
+        plain |= values
     return {name: coerce(all_flags()[name], value) for name, value in plain.items() if name not in NOT_RESUMED}
