@@ -227,7 +227,7 @@ def _require_fit(path: str, spec: TensorSpec, layout: Layout) -> None:
         fitting = [each for each in LAYOUTS if each != "mask" and not _misfit(spec, each)]
         raise EnvError(
             f"--obs_layout={path}={layout}: observation {path!r} of shape {spec.shape} and dtype {spec.dtype} {misfit}"
-            f": leave it out, or write {' or '.join(f'--obs_layout={path}={each}' for each in fitting)}"
+            f": write {' or '.join(f'{path}={each}' for each in fitting)} in its place"
         )
 
 

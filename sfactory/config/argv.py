@@ -42,9 +42,7 @@ _SAME_THING = (
     ("eval_workers", "workers"),
     ("num_workers", "workers"),
     ("eval_video", "save_video"),
-    ("env_frameskip", "eval_env_frameskip"),
     ("train_for_env_steps", "steps"),
-    ("train_for_frames", "max_num_frames"),
 )
 
 

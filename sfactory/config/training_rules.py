@@ -189,15 +189,13 @@ def _only(flag: str, section: str, words: tuple[str, ...], what: str) -> Rule:
     return Rule((flag,), find)
 
 
-def _layouts(config: Config) -> str | None:
-    """What is wrong with ``--obs_layout`` for any env."""
-    entries = config.model.obs_layout
-    named = [(key, layout) for key, _, layout in (entry.rpartition("=") for entry in entries)]
-    if entries == BY_RANK:
-        return None
-    if unknown := next((layout for _, layout in named if layout not in LAYOUTS), None):
-        return f"{unknown!r} is no layout: there are {', '.join(LAYOUTS)}{did_you_mean(unknown, LAYOUTS)}"
-    return "an observation has several layouts: leave all but one out" if len(dict(named)) < len(named) else None
+def _unknown_layout(config: Config) -> str | None:
+    for entry in config.model.obs_layout:
+        _, is_named, layout = entry.rpartition("=")
+        if layout not in (*LAYOUTS, *BY_RANK):
+            form = "" if is_named else "; write KEY=LAYOUT, or one LAYOUT for an env with a single observation"
+            return f"{layout!r} is no layout: there are {', '.join(LAYOUTS)}{did_you_mean(layout, LAYOUTS)}{form}"
+    return None
 
 
 _PARTS = ("encoder", "core", "decoder")
@@ -228,7 +226,7 @@ NETWORK_RULES = (
     ),
     _two_networks("critic_obs_keys"),
     _two_networks("actor_obs_keys"),
-    Rule(("obs_layout",), _layouts),
+    Rule(("obs_layout",), _unknown_layout),
     _only("core_inputs", "model", CORE_INPUTS, "input of a core"),
     needs("core_inputs", "use_rnn", "only a policy with a memory has such inputs"),
     excludes("core_inputs", "model", "a whole model has no core"),

@@ -266,6 +266,12 @@ def _no_best(config: Config) -> str | None:
     )
 
 
+def _two_layouts(config: Config) -> str | None:
+    keys = [entry.rpartition("=")[0] for entry in config.model.obs_layout]
+    same = len(set(keys)) < len(keys)
+    return "a key has two layouts, of which the last one counts: leave the other out" if same else None
+
+
 _WARNINGS = (
     Rule(
         ("batch_size", "num_batches_per_epoch", "num_workers", "num_envs_per_worker", "rollout", *WAITING),
@@ -300,6 +306,7 @@ _WARNINGS = (
         "{lr_schedule} keeps rates within lr_adaptive_min ({lr_adaptive_min}) and lr_adaptive_max ({lr_adaptive_max}), "
         "and begins at the nearer one",
     ),
+    Rule(("obs_layout",), _two_layouts),
     Rule(("save_best_metric", "save_best_after", "train_for_env_steps", "train_for_frames"), _no_best, idle=True),
     Rule(
         ("save_best_every_sec", "save_best_metric", "save_best_after", "train_for_env_steps", "train_for_frames"),

@@ -62,8 +62,12 @@ class ActionChooser:
         self._obs = {key: torch.from_numpy(row) for key, row in self._rows.items()}
         may_wait = spec.agents and not spec.in_turns  # with a mask that allows nothing
         self._unplayed = range(size) if may_wait else range(0)
+        # Not integers whose space allows all values of their dtype, such as images: they have been read as they are.
         self._checked = [
-            (key, leaf) for key, leaf in spec.obs if not (leaf.is_core_input or (leaf.is_mask and may_wait))
+            (key, leaf)
+            for key, leaf in spec.obs
+            if not leaf.is_core_input
+            and (not may_wait if leaf.is_mask else leaf.limits or np.dtype(leaf.dtype).kind == "f")
         ]
 
     @np.errstate(all="ignore")  # whatever an env has set

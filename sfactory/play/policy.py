@@ -23,7 +23,7 @@ from sfactory.action_heads import DiscreteHead
 from sfactory.actor.previous_steps import PreviousSteps
 from sfactory.checkpoint.directory import Kind
 from sfactory.config.commands import ENDINGS, PolicyFlags
-from sfactory.env.conversion import BadObservation
+from sfactory.env.conversion import NO_LEGAL_ACTION, BadObservation
 from sfactory.errors import CheckpointError, ConfigError, RunDirError, named
 from sfactory.experiment.saved_policy import SavedPolicy, Typed
 from sfactory.experiment.summary import RunResult
@@ -138,7 +138,7 @@ class Policy:
     ) -> PolicyOutput:
         """What the network says of B observations, of which it chooses no action; arguments as in ``act_batch``."""
         try:
-            _, obs, memory, previous = self._read(observations, state, first)
+            _, obs, memory, previous = self._read(observations, state, first, acts=False)
         except BadObservation as error:
             raise self._explained(error, observations, may_be_one=True) from None
         with OwnTorchState(), torch.no_grad():  # inference tensors could be no target of a gradient
@@ -170,7 +170,7 @@ class Policy:
         return chosen.actions, PolicyState(chosen.state, None, previous, chosen.rows)
 
     def _read(
-        self, observations: Any, state: PolicyState | None, first: npt.ArrayLike | None
+        self, observations: Any, state: PolicyState | None, first: npt.ArrayLike | None, acts: bool = True
     ) -> tuple[ActionChooser, dict[str, torch.Tensor], torch.Tensor, PreviousSteps | None]:
         """What reads the observations, these as the model takes them, the memory and the steps before them."""
         in_batches = not isinstance(observations, list)
@@ -186,9 +186,11 @@ class Policy:
         previous, chooser = self._before(state, size, begins), self._chooser(size, in_batches)
         obs = chooser.read(shown, previous)
         for row, flaw in sorted(chooser.flaws(shown).items()):
+            if not acts and flaw.text == NO_LEGAL_ACTION:
+                continue
             where = f" of row {row}" if size > 1 else ""
-            advice = "; a row that needs none, as its episode is over, may be any valid observation" if where else ""
-            raise BadObservation(f"observation {flaw.key!r}{where} {flaw.text}: no action is chosen for it{advice}")
+            advice = ": a row that needs no action may be any valid observation" if where else ""
+            raise BadObservation(f"observation {flaw.key!r}{where} {flaw.text}{advice}")
         return chooser, obs, memory, previous
 
     def _size(self, batch: Any) -> int:

@@ -216,8 +216,8 @@ def _advice_on_ends(env: str) -> str:
     """What gives the episodes of ``env`` an end: of those that a family makes many at a time no flag does."""
     family = find_family(env)
     own = (
-        "--env_kwargs have the limit of an env that takes one: max_episode_steps in EnvPool, episode_length in Brax, "
-        "max_cycles in PettingZoo"
+        "--env_kwargs have the limit of an env that takes one: max_episode_steps in EnvPool and vector envs of "
+        "Gymnasium, episode_length in Brax, max_cycles in PettingZoo"
     )
     if makes_many_at_once(family):
         return own

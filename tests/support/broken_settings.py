@@ -153,7 +153,7 @@ BROKEN: list[Row] = [
     ("encoder_entity_heads", {"encoder": OWN, "encoder_entity_heads": 2}),
     ("encoder_entity_layers", {"encoder": OWN, "encoder_entity_layers": 2}),
     ("obs_layout", {"obs_layout": ("camera=hcw",)}),
-    ("obs_layout", {"obs_layout": ("camera=hwc", "camera=flat")}),
+    ("obs_layout", {"obs_layout": ("camera", "hwc")}),
     ("core_inputs", {"core_inputs": ("action",)}),
     ("core_inputs", {"core_inputs": ("actions",), "use_rnn": True}),
     ("core_inputs", {"core_inputs": ("action",), "use_rnn": True, "model": OWN}),

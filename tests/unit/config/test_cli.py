@@ -920,7 +920,6 @@ def test_a_flag_that_has_another_name_in_a_command_is_answered_with_that_name() 
         (read_evaluate_line, "num_workers", "--workers"),
         (read_enjoy_line, "eval_episodes", "--max_num_episodes"),
         (read_enjoy_line, "episodes", "--max_num_episodes"),
-        (read_enjoy_line, "env_frameskip", "--eval_env_frameskip"),
         (read_check_line, "train_for_env_steps", "--steps"),
         (lambda argv: read(*argv), "workers", "--eval_workers or --num_workers"),
     ]

@@ -276,6 +276,7 @@ def test_a_flag_that_is_wrong_by_itself_suspends_its_rules() -> None:
         ({"exploration_loss": "none", "exploration_loss_coeff": 0.01}, "or add --exploration_loss=entropy"),
         ({"rnn_size": 256}, "or add --use_rnn=True"),
         ({"recurrence": 1}, "--recurrence=1: has no effect as it is"),
+        ({"obs_layout": ("camera=hwc", "camera=flat")}, "a key has two layouts, of which the last one counts"),
         ({**PBT, "train_for_env_steps": 500_000}, "--pbt_start_mutation=50000 --pbt_period_env_steps=50000"),
         ({**PBT, "train_for_frames": 4_000_000, "env_frameskip": 4}, "training ends after 1000000: "),
         ({**PBT, "num_policies": 2, "policy_mapping": "red_*=0,blue_*=1"}, "copy one that has learned another task"),

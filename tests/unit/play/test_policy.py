@@ -204,9 +204,9 @@ def test_no_action_is_chosen_for_invalid_numbers_or_without_a_legal_one() -> Non
     batch = {key: np.stack([each[key] for each in (good, good, infinite)]) for key in good}
 
     cases: list[tuple[Callable[[Any], object], Any, str]] = [
-        (policy.act, {**good, "view": np.full(3, np.nan)}, "^observation 'view' holds NaN or infinity: "),
-        (policy.act, beyond, "^observation 'view' holds NaN or infinity: "),
-        (policy.act, none_legal, "^observation 'action_mask' allows no action: "),
+        (policy.act, {**good, "view": np.full(3, np.nan)}, "^observation 'view' holds NaN or infinity$"),
+        (policy.act, beyond, "^observation 'view' holds NaN or infinity$"),
+        (policy.act, none_legal, "^observation 'action_mask' allows no action$"),
         (policy.act_batch, [good, none_legal], "^observation 'action_mask' of row 1 allows no action: "),
         (policy.act_batch, batch, "^observation 'view' of row 2 holds NaN or infinity: "),
         (policy.forward, batch, "^observation 'view' of row 2 holds NaN or infinity: "),
@@ -215,7 +215,8 @@ def test_no_action_is_chosen_for_invalid_numbers_or_without_a_legal_one() -> Non
     for function, given, text in cases:
         with pytest.raises(ValueError, match=text):
             function(given)
-    assert len(of_agents.act_batch([none_legal, good])[0]) == 2  # the first one waits for its turn
+    assert len(of_agents.act_batch([none_legal, good])[0]) == 2  # the first one waits
+    assert len(policy.forward([none_legal, good]).values) == 2
 
 
 def test_the_network_says_what_it_acts_by() -> None:

@@ -127,7 +127,7 @@ def test_a_flag_decides_how_an_observation_is_read() -> None:
     for flag, words in [
         ("goal=flat", "one of the keys obs"),
         ("obs=image", "is none of flat"),
-        ("hw", "needs 2: .* --obs_layout=obs=hwc or --obs_layout=obs=chw$"),
+        ("hw", "needs 2: write obs=flat or obs=choices or obs=hwc or obs=chw in its place$"),
         ("image", "layout=image: "),
     ]:
         with pytest.raises(EnvError, match=words):
