@@ -38,7 +38,7 @@ def snapshots(run: TrainerRun) -> list[int]:
     return CheckpointDir(run.run_dir / "checkpoint_p0", 1).env_steps_of("milestone")
 
 
-@pytest.mark.parametrize("flags", [{"inference": "central"}, long({"inference": "local"}), {"serial_mode": True}])
+@pytest.mark.parametrize("flags", [{"inference": "central"}, long({"inference": "local"}), long({"serial_mode": True})])
 def test_opponents_are_saved_rated_and_come_back_when_the_run_is_resumed(
     run_trainer: RunTrainer, flags: dict[str, object]
 ) -> None:
