@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sfactory.checkpoint.directory import CheckpointDir
-from sfactory.config.flags import config_of, values_of
+from sfactory.config.flags import config_with
 from sfactory.errors import CannotSaveError, CheckpointError
 from sfactory.learner.checkpointing import Checkpointer, take_over
 from sfactory.shared.control import LearnerCommand
@@ -59,7 +59,7 @@ class CommandExecutor:
         except (CheckpointError, CannotSaveError, OSError) as error:  # of shared storage, too
             return str(error)
         if command.hyperparameters:
-            config = config_of({**values_of(self._setup.config), **command.hyperparameters})
+            config = config_with(self._setup.config, command.hyperparameters)
             optim = replace(self._setup, config=config).optim
             self._trainer.adopt(config.algo, optim, config.learner, self._checkpointer.progress.env_steps)
         if command.parent is not None:

@@ -114,8 +114,7 @@ class Observers:
         self._observers = dict(observers or {})
         self._interrupts = interrupts
         self._begun = set[str]()  # those with an on_init that has returned or failed, but not refused the run
-        self.enough = False  # an observer has ended the run by its answer to a report
-        self._ended_by: str | None = None  # its name
+        self.ended_by: str | None = None  # the name of the observer that has ended the run by its answer to a report
         self._failure: ObserverFailed | None = None
 
     @staticmethod
@@ -148,6 +147,11 @@ class Observers:
     def take_episodes(self) -> bool:
         """Whether any of them looks at single episodes."""
         return any(map(_takes_episodes, self._observers.values()))
+
+    @property
+    def enough(self) -> bool:
+        """Whether an observer has ended the run by its answer to a report."""
+        return self.ended_by is not None
 
     @property
     def over(self) -> bool:
@@ -193,7 +197,7 @@ class Observers:
             answer = self._call(name, "on_report", partial(_wants_to_continue, observer, row))
             if answer is False and not last and not self.enough:
                 _log.info("observer %s ended the run: on_report() returned False", name)
-                self.enough, self._ended_by = True, name
+                self.ended_by = name
 
     def on_video(self, path: Path, env_steps: int) -> None:
         """Call ``on_video``."""
@@ -208,7 +212,7 @@ class Observers:
             _log.error("%s", self._failure)
         outcome = dataclasses.replace(self._with_failure(outcome), stopped_early=self.enough)
         if outcome.status == "done":
-            summary = dataclasses.replace(outcome.summary, ended_by=self._ended_by)
+            summary = dataclasses.replace(outcome.summary, ended_by=self.ended_by)
             outcome = dataclasses.replace(outcome, summary=summary)
         self._call_all("on_stop", lambda observer: observer.on_stop(outcome))
         return self._with_failure(outcome)

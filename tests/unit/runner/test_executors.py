@@ -75,7 +75,7 @@ def test_learners_are_to_end_as_at_a_limit_only_if_an_observer_alone_ends_the_ru
     monkeypatch.setattr(RunDir, "lost", False)
     context = context_of(tmp_path, interrupts)
     executor = ParallelExecutor(context)
-    control, context.observers.enough = executor._shared.control, True
+    control, context.observers.ended_by = executor._shared.control, "watch"
     if failed:
         context.observers._failure = ObserverFailed("no mail server")
     control.order_stop(Stop(signals))
