@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import gymnasium.spaces as spaces
@@ -72,23 +73,23 @@ class ActionChooser:
 
     @np.errstate(all="ignore")  # whatever an env has set
     def read(self, observations: Any, previous: PreviousSteps | None = None) -> dict[str, Tensor]:
-        """{path: [B, ...]}: what the model reads, until the next call. Raises BadObservation as ``choose``."""
+        """{path: [B, ...]}: what the model reads, until the next call. Raises BadObservation for what does not fit.
+
+        previous: what a core also reads.
+        """
         self.writer.write(observations, self._rows)
         if previous is not None:
             previous.write(self._rows)
         return self._obs
 
-    def flaws(self, observations: Any) -> dict[int, Flaw]:
-        """By row, what is wrong with the values of the observations that ``read`` has read last."""
+    def flaws(self, observations: Any, unplayed: Sequence[int] = ()) -> dict[int, Flaw]:
+        """By row, what is wrong with the values of the observations that ``read`` has read last.
+
+        unplayed: rows whose mask need allow nothing.
+        """
         if not any(value_flaw(self._rows[key], leaf) for key, leaf in self._checked):
             return {}
-        return self.writer.flaws(observations, len(next(iter(self._rows.values()))), self._unplayed)
-
-    def choose(
-        self, observations: Any, state: Tensor, previous: PreviousSteps | None = None, deterministic: bool = False
-    ) -> Chosen:
-        """Raises BadObservation if the observations do not fit. previous: what a core also reads."""
-        return self.act(self.read(observations, previous), state, deterministic)
+        return self.writer.flaws(observations, len(next(iter(self._rows.values()))), self._unplayed or unplayed)
 
     def act(self, obs: dict[str, Tensor], state: Tensor, deterministic: bool = False) -> Chosen:
         """Choose for what ``read`` has returned."""

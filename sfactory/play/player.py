@@ -18,6 +18,7 @@ from sfactory.actor.episode_stats import ExtraStatsTracker
 from sfactory.actor.multi_agent_batch import AgentActivity
 from sfactory.actor.multi_agent_split import team_stats
 from sfactory.actor.previous_steps import PreviousSteps
+from sfactory.env.conversion import REWARD, BadObservation, Flaw
 from sfactory.env.factory import GAME_CONTINUES
 from sfactory.env.multi_agent import AgentsEnv, AgentsStep, Change, blank
 from sfactory.env.training_info import set_training_info
@@ -40,7 +41,8 @@ class EnvFailed(SFactoryError):
 
 class Episode(NamedTuple):
     """One whole episode: its raw return (with several agents the mean over those of the policy that acted, of each up
-    to its own end, as in training), and its length in env steps.
+    to its own end, as in training), and its length in env steps. One in which the env gave an observation that no
+    action can be chosen for, such as NaN, is over there, and its return is NaN.
 
     stats: the numbers of ``info["episode_extra_stats"]``, ``true_objective`` if ``info`` has it, and with several
     agents the returns of the team and of each agent.
@@ -58,8 +60,8 @@ def result_line(played: Mapping[str, object], episodes: Sequence[Episode], video
 
 
 def returns_of(episodes: Sequence[Episode]) -> list[float]:
-    """Raw returns; an episode in which none of the policy's agents acted has none."""
-    return [episode.episode_return for episode in episodes if not math.isnan(episode.episode_return)]
+    """Raw returns; an episode has none in which none of the policy's agents acted, or the env gave invalid data."""
+    return [episode.episode_return for episode in episodes if math.isfinite(episode.episode_return)]
 
 
 def result_of(played: Mapping[str, object], episodes: Sequence[Episode]) -> dict[str, object]:
@@ -141,6 +143,7 @@ class Player:
         self._acted: dict[str, np.ndarray[Any, Any]] = {}
         self._extras = ExtraStatsTracker()
         self._game_continues = False
+        self._warned = set[str]()  # of which observations and texts
 
     def set_training_info(self, env_steps: int) -> None:
         """The env, if it wants to know, is shown that ``env_steps`` have been trained on. Raises EnvFailed."""
@@ -190,7 +193,11 @@ class Player:
         returns, infos = [0.0] * self._spec.num_agents, list[Any]()
         at_end: dict[int, float] = {}  # see ``_ended``
         for step in range(1, max_steps + 1):
-            actions, idle, before = self._act(observations), self._activity.inactive, returns
+            actions = self._act(observations, number, step)
+            if actions is None:
+                self._game_continues = False
+                return Episode(math.nan, step - 1, {})
+            idle, before = self._activity.inactive, returns
             for _ in range(self._repeat):
                 observations, rewards, change = self._step(actions, number, step)
                 self._show(self._env)
@@ -217,12 +224,23 @@ class Player:
         mean = sum(earned) / len(earned) if earned else math.nan
         return Episode(mean, length, {**team, **self._stats(infos)})
 
-    def _act(self, observations: Sequence[Any]) -> list[Any]:
-        """One action per agent. An agent that shows nothing shows zeros to the policy, and keeps its state."""
+    def _act(self, observations: Sequence[Any], number: int, step: int) -> list[Any] | None:
+        """One action per agent, or None, with a warning, if none can be chosen.
+
+        An agent that shows nothing shows zeros to the policy, and keeps its state.
+        """
         absent = self._activity.absent
         self._activity.end_showing(of_sleeping=True)
         shown = [self._blank if agent in absent else obs for agent, obs in enumerate(observations)]
-        actions, self._acted, state = self._chooser.choose(shown, self._state, self._previous, self._deterministic)
+        try:
+            obs = self._chooser.read(shown, self._previous)
+        except BadObservation:
+            self._require_fit(shown, f"before step {step} of episode {number}")
+            raise
+        if flaws := self._chooser.flaws(shown, self._activity.inactive):
+            self._warn(*next(iter(flaws.items())), f"before step {step} of episode {number}", "ends there and ")
+            return None
+        actions, self._acted, state = self._chooser.act(obs, self._state, self._deterministic)
         if absent:
             with OwnTorchState(), torch.inference_mode():
                 sees = torch.tensor([agent not in absent for agent in range(len(shown))]).unsqueeze(-1)
@@ -230,22 +248,38 @@ class Player:
         self._state = state
         return list(actions)
 
+    def _warn(self, agent: int, flaw: Flaw, place: str, effect: str = "") -> None:
+        """Say, once of each kind of flaw, what becomes of the episode: its return counts in no mean."""
+        flaw = flaw._replace(agent=f", agent {self._spec.agents[agent]!r}" if self._spec.agents else "")
+        if str(flaw) not in self._warned:
+            self._warned.add(str(flaw))
+            text = "%s, %s: %s; the episode, as each in which this happens, %scounts in no mean return"
+            _log.warning(text, self._name, place, flaw, effect)
+
     def _reset(self, number: int, seed: int | None) -> Sequence[Any]:
         self._before_reset()
         with self._calling("reset() of episode %d", number):
             observations = self._agents.reset(seed=seed)
         self._activity.begin(observations)
-        where = f"{self._name}, reset() of episode {number}"
+        self._require_fit(observations, f"reset() of episode {number}")
+        return observations
+
+    def _require_fit(self, observations: Sequence[Any], place: str) -> None:
+        """Raise BadObservation, which says ``place``, for one of another shape or dtype than its space."""
+        where = f"{self._name}, {place}"
         places = [f"{where}, agent {agent!r}" for agent in self._spec.agents] or [where]
         for place, obs in zip(places, observations, strict=True):
             if obs is not None or not self._spec.agents:
                 self._chooser.writer.check(obs, place)
-        return observations
 
     def _step(self, actions: Sequence[Any], number: int, step: int) -> tuple[Sequence[Any], list[float], Change | None]:
         with self._calling("step %d of episode %d", step, number):
-            observations, rewards, change = self._agents.step(actions)
-            return observations, [float(reward) for reward in rewards], change
+            observations, given, change = self._agents.step(actions)
+            rewards = [float(reward) for reward in given]
+        for agent, reward in enumerate(rewards):
+            if not math.isfinite(reward):
+                self._warn(agent, Flaw(REWARD, f"is {reward}"), f"step {step} of episode {number}")
+        return observations, rewards, change
 
     @contextlib.contextmanager
     def _calling(self, what: str, *numbers: int) -> Iterator[None]:
