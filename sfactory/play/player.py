@@ -34,15 +34,25 @@ from sfactory.spec import EnvSpec
 
 _log = logging.getLogger(__name__)
 
+_MOST_DISCARDED = 20  # episodes in a row
+
 
 class EnvFailed(SFactoryError):
-    """The environment raised while it was played; its own exception is the cause."""
+    """The environment raised while it was played, and its own exception is the cause, or gave invalid data only."""
+
+
+class _InvalidData(Exception):
+    """The env gave a reward that is not finite, or an observation that no action can be chosen for."""
+
+    def __init__(self, place: str, flaw: Flaw) -> None:
+        """``place``: in which step of which episode."""
+        super().__init__(f"{place}: {flaw}")
+        self.flaw = str(flaw)
 
 
 class Episode(NamedTuple):
     """One whole episode: its raw return (with several agents the mean over those of the policy that acted, of each up
-    to its own end, as in training), and its length in env steps. One in which the env gave an observation that no
-    action can be chosen for, such as NaN, is over there, and its return is NaN.
+    to its own end, as in training), and its length in env steps.
 
     stats: the numbers of ``info["episode_extra_stats"]``, ``true_objective`` if ``info`` has it, and with several
     agents the returns of the team and of each agent.
@@ -60,8 +70,8 @@ def result_line(played: Mapping[str, object], episodes: Sequence[Episode], video
 
 
 def returns_of(episodes: Sequence[Episode]) -> list[float]:
-    """Raw returns; an episode has none in which none of the policy's agents acted, or the env gave invalid data."""
-    return [episode.episode_return for episode in episodes if math.isfinite(episode.episode_return)]
+    """Raw returns; an episode in which none of the policy's agents acted has none."""
+    return [episode.episode_return for episode in episodes if not math.isnan(episode.episode_return)]
 
 
 def result_of(played: Mapping[str, object], episodes: Sequence[Episode]) -> dict[str, object]:
@@ -143,7 +153,8 @@ class Player:
         self._acted: dict[str, np.ndarray[Any, Any]] = {}
         self._extras = ExtraStatsTracker()
         self._game_continues = False
-        self._warned = set[str]()  # of which observations and texts
+        self._steps = 0
+        self._warned = set[str]()  # of which flaws
 
     def set_training_info(self, env_steps: int) -> None:
         """The env, if it wants to know, is shown that ``env_steps`` have been trained on. Raises EnvFailed."""
@@ -155,20 +166,37 @@ class Player:
 
         ``seed`` determines them: it seeds the generators of libraries, and the env at its first reset. With several
         agents, an episode is over once those of all agents are. One of an env that ends an episode with each life is a
-        whole game.
-        Raises BadObservation, EnvFailed with the env's exception as its cause, or the errors of ``show``.
+        whole game. One with NaN, infinity or an impossible choice is discarded, and another one played in its place.
+        Raises BadObservation, EnvFailed, or the errors of ``show``.
         """
         seed_libraries(seed)
         self._policy.draw_privately()
         env_seed: int | None = env_seed_of(seed)
-        left = max_steps
+        until = self._steps + max_steps
         for number in range(1, count + 1):
-            episode = self._game(number, env_seed, left)
+            episode = self._valid_game(number, env_seed, until)
             if episode is None:
                 return
             yield episode
-            left -= episode.length
             env_seed = None
+
+    def _valid_game(self, number: int, seed: int | None, until: int) -> Episode | None:
+        """The next game without invalid data, or None if it was not over after ``until`` steps of this player."""
+        for discarded in range(1, _MOST_DISCARDED + 1):
+            try:
+                return self._game(number, seed, until - self._steps)
+            except _InvalidData as error:
+                if error.flaw not in self._warned:
+                    self._warned.add(error.flaw)
+                    text = "%s, %s; episodes in which this happens are discarded, and others are played in their place"
+                    _log.warning(text, self._name, error)
+                if discarded == _MOST_DISCARDED:
+                    advice = "sfactory check-env finds such data"
+                    raise EnvFailed(
+                        f"{self._name}, {error}, and {discarded} episodes in a row had invalid data: {advice}"
+                    ) from None
+            seed = None
+        raise AssertionError
 
     def _game(self, number: int, seed: int | None, max_steps: int) -> Episode | None:
         """The episodes of one game as one (``GAME_CONTINUES``), or None if it was not over after ``max_steps``."""
@@ -193,11 +221,8 @@ class Player:
         returns, infos = [0.0] * self._spec.num_agents, list[Any]()
         at_end: dict[int, float] = {}  # see ``_ended``
         for step in range(1, max_steps + 1):
-            actions = self._act(observations, number, step)
-            if actions is None:
-                self._game_continues = False
-                return Episode(math.nan, step - 1, {})
-            idle, before = self._activity.inactive, returns
+            actions, idle, before = self._act(observations, number, step), self._activity.inactive, returns
+            self._steps += 1
             for _ in range(self._repeat):
                 observations, rewards, change = self._step(actions, number, step)
                 self._show(self._env)
@@ -224,22 +249,19 @@ class Player:
         mean = sum(earned) / len(earned) if earned else math.nan
         return Episode(mean, length, {**team, **self._stats(infos)})
 
-    def _act(self, observations: Sequence[Any], number: int, step: int) -> list[Any] | None:
-        """One action per agent, or None, with a warning, if none can be chosen.
-
-        An agent that shows nothing shows zeros to the policy, and keeps its state.
-        """
+    def _act(self, observations: Sequence[Any], number: int, step: int) -> list[Any]:
+        """One action per agent. An agent that shows nothing shows zeros to the policy, and keeps its state."""
         absent = self._activity.absent
         self._activity.end_showing(of_sleeping=True)
         shown = [self._blank if agent in absent else obs for agent, obs in enumerate(observations)]
+        place = f"before step {step} of episode {number}"
         try:
             obs = self._chooser.read(shown, self._previous)
         except BadObservation:
-            self._require_fit(shown, f"before step {step} of episode {number}")
+            self._require_fit(shown, place)
             raise
-        if flaws := self._chooser.flaws(shown, self._activity.inactive):
-            self._warn(*next(iter(flaws.items())), f"before step {step} of episode {number}", "ends there and ")
-            return None
+        for agent, flaw in self._chooser.flaws(shown, self._activity.inactive).items():
+            raise _InvalidData(place, flaw._replace(agent=self._of(agent)))
         actions, self._acted, state = self._chooser.act(obs, self._state, self._deterministic)
         if absent:
             with OwnTorchState(), torch.inference_mode():
@@ -247,14 +269,6 @@ class Player:
                 state = torch.where(sees, state, self._state)
         self._state = state
         return list(actions)
-
-    def _warn(self, agent: int, flaw: Flaw, place: str, effect: str = "") -> None:
-        """Say, once of each kind of flaw, what becomes of the episode: its return counts in no mean."""
-        flaw = flaw._replace(agent=f", agent {self._spec.agents[agent]!r}" if self._spec.agents else "")
-        if str(flaw) not in self._warned:
-            self._warned.add(str(flaw))
-            text = "%s, %s: %s; the episode, as each in which this happens, %scounts in no mean return"
-            _log.warning(text, self._name, place, flaw, effect)
 
     def _reset(self, number: int, seed: int | None) -> Sequence[Any]:
         self._before_reset()
@@ -266,11 +280,9 @@ class Player:
 
     def _require_fit(self, observations: Sequence[Any], place: str) -> None:
         """Raise BadObservation, which says ``place``, for one of another shape or dtype than its space."""
-        where = f"{self._name}, {place}"
-        places = [f"{where}, agent {agent!r}" for agent in self._spec.agents] or [where]
-        for place, obs in zip(places, observations, strict=True):
+        for agent, obs in enumerate(observations):
             if obs is not None or not self._spec.agents:
-                self._chooser.writer.check(obs, place)
+                self._chooser.writer.check(obs, f"{self._name}, {place}{self._of(agent)}")
 
     def _step(self, actions: Sequence[Any], number: int, step: int) -> tuple[Sequence[Any], list[float], Change | None]:
         with self._calling("step %d of episode %d", step, number):
@@ -278,8 +290,12 @@ class Player:
             rewards = [float(reward) for reward in given]
         for agent, reward in enumerate(rewards):
             if not math.isfinite(reward):
-                self._warn(agent, Flaw(REWARD, f"is {reward}"), f"step {step} of episode {number}")
+                raise _InvalidData(f"step {step} of episode {number}", Flaw(REWARD, f"is {reward}", self._of(agent)))
         return observations, rewards, change
+
+    def _of(self, agent: int) -> str:
+        """Addition to errors about an agent among several."""
+        return f", agent {self._spec.agents[agent]!r}" if self._spec.agents else ""
 
     @contextlib.contextmanager
     def _calling(self, what: str, *numbers: int) -> Iterator[None]:

@@ -77,7 +77,7 @@ class Share(NamedTuple):
                 (episode,) = player.episodes(1, _MOST_STEPS, seed_at(self.seed, Branch.EVALUATION, number))
                 tell((number, episode))
         except EnvFailed as error:
-            return f"{traceback_of(error.__cause__ or error)}{error}"
+            return f"{traceback_of(error.__cause__) if error.__cause__ else ''}{error}"
         return None
 
 

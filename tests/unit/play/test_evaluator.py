@@ -291,24 +291,30 @@ def test_an_evaluation_begun_before_a_stop_is_finished_if_it_does_not_take_long(
 
 def test_objectives_are_reported_and_what_is_not_finite_is_in_no_mean(caplog: pytest.LogCaptureFixture) -> None:
     bad: dict[str, Any] = {"episode_extra_stats": 3}
-    endings = [(1.0, {"true_objective": 10.0}), (float("nan"), bad), (float("inf"), bad), (4.0, {"true_objective": 5})]
+    ends = [
+        (1.0, {"true_objective": 10.0}),
+        (2.0, bad),
+        (np.nan, {"true_objective": 9.0}),
+        (np.inf, {"true_objective": 8}),
+    ]
+    ends += [(3.0, {"true_objective": np.nan}), (4.0, {"true_objective": 5})]
 
     class Scored(ScriptedEnv):
         """Episodes of one step with these returns and infos."""
 
         def step(self, action: int) -> Any:
             obs, _, terminated, truncated, _ = super().step(action)
-            reward, info = endings.pop(0)
+            reward, info = ends.pop(0)
             return obs, reward, terminated, truncated, info
 
     run = Run(0, eval_episodes=4)
 
     with caplog.at_level(logging.WARNING):
-        run.evaluator(Scored([(1, "terminated")] * 4)).turn(0)
+        run.evaluator(Scored([(1, "terminated")] * 6)).turn(0)
 
     (part,) = run.parts()
     report = EvaluationReport.of([part])
-    assert (part.totals.episodes, part.totals.finite, part.totals.objectives) == (4, 2, 2)
+    assert (part.totals.episodes, part.totals.finite, part.totals.objectives) == (4, 4, 2)
     assert (report.episode_return_mean, report.episode_return_min, report.episode_return_max) == (2.5, 1.0, 4.0)
     assert (report.true_objective_mean, report.episode_length_mean) == (7.5, 1.0)
     assert caplog.text.count("a statistic of an episode is left out") == 1

@@ -16,7 +16,7 @@ from sfactory.config.flags import config_of
 from sfactory.env.conversion import BadObservation
 from sfactory.model.actor_critic import Acted, ActorCritic
 from sfactory.play.evaluation import Evaluation
-from sfactory.play.player import Episode, Player, returns_of
+from sfactory.play.player import EnvFailed, Episode, Player
 from sfactory.play.rendering import show_nothing
 from sfactory.spec import LAST_ACTION, LAST_REWARD, EnvSpec
 from tests.support.scripted_env import Faults, ScriptedEnv
@@ -61,28 +61,45 @@ def test_the_core_sees_last_actions_and_rewards_as_in_training() -> None:
     assert [reward for _, reward in shown] == [0.0, 0.5, 1.5, 0.0, 100.5]
 
 
-def test_an_episode_of_invalid_data_counts_in_no_return_and_ends_where_no_action_can_be_chosen(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_episodes_with_invalid_data_are_discarded_and_others_played(caplog: pytest.LogCaptureFixture) -> None:
     nan = np.array([np.nan], np.float32)
-    shown = {2: nan, 7: nan, 9: nan}  # 9: after the end, where none is chosen
+    shown = {2: nan, 7: nan, 9: nan}  # 9: after the end, where no action is chosen
     faults = Faults(shown=shown, reset_shown={4: nan}, rewards={10: np.inf, 12: -np.inf})
-    env = ScriptedEnv([(4, "both"), (3, "both"), (3, "both"), (4, "both"), (2, "both"), (3, "both")], faults)
-    config = config_of({"encoder_mlp_layers": (8,), "use_rnn": True}).model
+    env = ScriptedEnv([(4, "both"), (3, "both"), (3, "both"), (4, "both"), (2, "both"), (3, "both")] * 2, faults)
+    config = config_of({"encoder_mlp_layers": (8,), "use_rnn": True, "core_inputs": ("reward",)}).model
     spec = EnvSpec.of_spaces(env.observation_space, env.action_space).for_model(config)
     player = Player(env, spec, ActorCritic(spec, config), show_nothing, name="scripted")
 
     with caplog.at_level(logging.WARNING):
-        played = list(player.episodes(6, 100, seed=1))
+        played = list(player.episodes(3, 20, seed=1))
 
-    assert [episode.length for episode in played] == [2, 3, 2, 0, 2, 3]
-    assert returns_of(played) == [100.5 + 101.5 + 102.5, 400.5 + 401.5]
-    nan_obs, effect = "observation 'obs' holds NaN or infinity", "the episode, as each in which this happens,"
-    assert caplog.messages == [
-        f"scripted, before step 3 of episode 1: {nan_obs}; {effect} ends there and counts in no mean return",
-        f"scripted, step 1 of episode 6: reward is inf; {effect} counts in no mean return",
-        f"scripted, step 3 of episode 6: reward is -inf; {effect} counts in no mean return",
+    assert [(episode.length, episode.episode_return) for episode in played] == [
+        (3, 100.5 + 101.5 + 102.5),
+        (2, 400.5 + 401.5),
+        (3, 700.5 + 701.5 + 702.5),
     ]
+    assert len(env.taken) == 15
+    effect = "; episodes in which this happens are discarded, and others are played in their place"
+    assert caplog.messages == [
+        f"scripted, before step 3 of episode 1: observation 'obs' holds NaN or infinity{effect}",
+        f"scripted, step 1 of episode 3: reward is inf{effect}",
+        f"scripted, step 2 of episode 3: reward is -inf{effect}",
+    ]
+    assert list(player.episodes(1, 2, seed=1)) == []
+
+
+def test_an_env_of_invalid_data_only_is_an_error() -> None:
+    env = ScriptedEnv([(1, "both")] * 100, Faults(rewards=dict.fromkeys(range(100), np.nan)))
+    config = config_of({"encoder_mlp_layers": (8,)}).model
+    spec = EnvSpec.of_spaces(env.observation_space, env.action_space).for_model(config)
+    player = Player(env, spec, ActorCritic(spec, config), show_nothing, name="scripted")
+
+    with pytest.raises(
+        EnvFailed, match="step 1 of episode 1: reward is nan, and 20 episodes in a row had invalid data"
+    ):
+        list(player.episodes(1, 100, seed=1))
+
+    assert len(env.taken) == 20
 
 
 def test_an_observation_of_another_shape_is_named_by_its_step() -> None:
