@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from sfactory.algo.returns import gae
+from sfactory.algo.gae import gae
 from sfactory.config.schema import AlgoConfig, ModelConfig
 from sfactory.learner.batch import Batch
 from sfactory.learner.train_stats import INTRINSIC

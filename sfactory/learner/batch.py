@@ -9,9 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sfactory.algo.returns import columns_of
 from sfactory.config.schema import AlgoConfig, LearnerConfig
 from sfactory.learner.staging import ENV_STEP, FINAL_VALUE, HELD, REPLAYED, RUN_STEP, Columns
+
+
+def columns_of(tensor: Tensor, which: slice | Tensor) -> Tensor:
+    """Columns of ``tensor`` [T, B, ...]: a slice as a view, [M] int64 as a copy."""
+    # Of images, index_select on a CPU takes a sixth of the time of tensor[:, which].
+    return tensor[:, which] if isinstance(which, slice) else tensor.index_select(1, which)
 
 
 @dataclass(frozen=True)

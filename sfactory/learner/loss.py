@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from sfactory.algo import losses
-from sfactory.algo.returns import Targets, gae
+from sfactory.algo.gae import gae
 from sfactory.config.schema import AlgoConfig
 from sfactory.errors import first_line
 from sfactory.learner.auxiliary import AuxiliaryTask
 from sfactory.learner.batch import Batch
 from sfactory.learner.minibatches import Minibatch
-from sfactory.learner.targets import TargetNetwork, vtrace_targets
+from sfactory.learner.targets import TargetNetwork, Targets, vtrace_targets
 from sfactory.learner.train_stats import LossTerms
 from sfactory.model.actor_critic import ActorCritic, Unrolled
 from sfactory.model.distributions import ActionDistribution
@@ -104,7 +104,7 @@ class LossFunction:
         if self.config.with_vtrace:
             return None
         state = torch.where(batch.is_first[-1].unsqueeze(-1), 0.0, batch.rnn_states[-1])
-        return gae(
+        targets = gae(
             discounts=batch.discounts,
             rewards=batch.rewards,
             values=batch.behavior_value,
@@ -113,6 +113,7 @@ class LossFunction:
             lambda_=self.config.gae_lambda,
             held=batch.waiting,
         )
+        return Targets(*targets)
 
     def parts(
         self, minibatch: Minibatch, microbatch_size: int, *, exploration: Coefficient, kl: Coefficient | None
@@ -178,7 +179,7 @@ class LossFunction:
             targets = vtrace_targets(config, batch, corrected_for, self._model.value_head.denormalize(values))
         if batch.intrinsic_advantages is not None:
             advantages = targets.advantages + config.rnd_coeff * batch.intrinsic_advantages
-            targets = Targets(targets.returns, torch.where(batch.valid, advantages, 0.0))
+            targets = targets._replace(advantages=torch.where(batch.valid, advantages, 0.0))
         normalized = targets.advantages
         if config.normalize_advantages:
             normalized = losses.normalize(normalized, batch.valid, self._ranks.sum_of("advantages"))

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sfactory.algo.returns import Targets
 from sfactory.learner.batch import Batch
+from sfactory.learner.targets import Targets
 from sfactory.learner.train_stats import Learned, Means
 
 

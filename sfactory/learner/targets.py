@@ -9,15 +9,30 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from sfactory.algo.returns import Targets, vtrace
+from sfactory.algo.vtrace import vtrace
 from sfactory.config.schema import AlgoConfig
-from sfactory.learner.batch import Batch
+from sfactory.learner.batch import Batch, columns_of
 from sfactory.model.actor_critic import ActorCritic
+
+
+class Targets(NamedTuple):
+    """advantages: [T, R] float - 0 at invalid rows. returns: [T, R] float - targets of the value function."""
+
+    advantages: Tensor
+    returns: Tensor
+
+    def columns(self, which: slice | Tensor) -> Targets:
+        """The rows ``which``, as Batch.columns."""
+        return Targets(columns_of(self.advantages, which), columns_of(self.returns, which))
+
+    def steps(self) -> Targets:
+        """All steps as rows of one step each, as Batch.steps."""
+        return Targets(self.advantages.reshape(1, -1), self.returns.reshape(1, -1))
 
 
 def vtrace_targets(config: AlgoConfig, batch: Batch, log_prob: Tensor, values: Tensor) -> Targets:
@@ -40,7 +55,7 @@ def vtrace_targets(config: AlgoConfig, batch: Batch, log_prob: Tensor, values: T
     # PPO's surrogate contains the ratio already: by default only advantages of the policy gradient carry the weight.
     weighting = config.vtrace_adv_weighting
     weighted = config.policy_loss == "pg" if weighting == "auto" else weighting == "rho"
-    return Targets(result.vs, result.pg_advantages if weighted else result.advantages)
+    return Targets(result.pg_advantages if weighted else result.advantages, result.vs)
 
 
 class TargetNetwork:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from sfactory.action_heads import DiscreteHead
 from sfactory.actor.local_actor import SlotActing
-from sfactory.algo.returns import Targets
 from sfactory.config.schema import AlgoConfig, LearnerConfig, ModelConfig, OptimConfig
 from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.layout import Layout
@@ -22,7 +21,7 @@ from sfactory.learner.batch import Batch
 from sfactory.learner.loss import LossFunction
 from sfactory.learner.minibatches import Minibatch
 from sfactory.learner.staging import Staging
-from sfactory.learner.targets import TargetNetwork
+from sfactory.learner.targets import TargetNetwork, Targets
 from sfactory.learner.train_stats import NAMES, LossTerms, statistics_of, sums_of
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic

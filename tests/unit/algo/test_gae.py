@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfactory.algo.returns import gae
+from sfactory.algo.gae import gae
 from tests.unit.algo.test_vtrace import oracle, random_batch
 
 
@@ -25,9 +25,9 @@ def test_advantages_equal_the_sum_of_the_paper(seed: int, steps: int, rows: int,
 
     inputs = {name: torch.tensor(value) for name, value in vars(batch).items() if name != "log_rhos"}
     inputs["rewards"] = torch.where(inputs["valid"], inputs["rewards"], torch.nan)
-    result = gae(**inputs, lambda_=lambda_)
+    advantages, values = gae(**inputs, lambda_=lambda_)
 
     # A_s = sum_t (prod_{i<t} gamma lambda) delta_t: the correction of V-trace without weights.
     returns, *_ = oracle(batch, math.inf, math.inf, math.inf, lambda_)
-    np.testing.assert_allclose(result.returns.numpy(), returns, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(result.advantages.numpy(), returns - batch.values, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(values.numpy(), returns, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(advantages.numpy(), returns - batch.values, rtol=1e-9, atol=1e-9)

@@ -11,7 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfactory.algo.returns import gae, vtrace
+from sfactory.algo.gae import gae
+from sfactory.algo.vtrace import vtrace
 from tests.unit.algo.test_vtrace import Batch, random_batch
 
 CLIPS: dict[str, Any] = {"rho_clip": 1.0, "c_clip": 0.9, "pg_rho_clip": 1.1}

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfactory.algo.returns import VTrace, vtrace
+from sfactory.algo.vtrace import VTrace, vtrace
 from tests.support.source import ROOT
 
 Array = npt.NDArray[np.float64]

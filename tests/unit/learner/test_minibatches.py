@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sfactory.algo.returns import Targets
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.learner.batch import Batch
 from sfactory.learner.loss import LossFunction
 from sfactory.learner.minibatches import Minibatch, epoch_of
+from sfactory.learner.targets import Targets
 from sfactory.learner.trainer import Trainer
 from tests.support.equality import changed, copied
 from tests.support.parts import (
@@ -45,7 +45,8 @@ def marked(rows: int, memory: int = 0, chunks: int = 1) -> tuple[Batch, Targets]
     """A batch in which step t of row r carries the mark 100 r + t in every field, and targets of mark + 0.5."""
     marks = 100.0 * torch.arange(rows) + torch.arange(STEPS + 1).unsqueeze(1)
     batch = random_batch(tiny_model(), steps=STEPS, rows=rows, rnn_states=torch.zeros(chunks + 1, rows, memory))
-    return batch.map(lambda tensor: carry(marks, tensor)), Targets(marks[:STEPS] + 0.5, marks[:STEPS] + 0.25)
+    targets = Targets(advantages=marks[:STEPS] + 0.25, returns=marks[:STEPS] + 0.5)
+    return batch.map(lambda tensor: carry(marks, tensor)), targets
 
 
 def marks_of(minibatch: Minibatch) -> Tensor:
