@@ -51,7 +51,7 @@ _EFFECTS: Mapping[str, _Effect] = {
         "--exploration_loss=entropy and no points in --exploration_loss_coeff_schedule",
     ),
     "ppo_clip_ratio": (lambda config: config.algo.policy_loss == "ppo_clip", "--policy_loss=ppo_clip"),
-    "gae_lambda": (lambda config: not config.algo.with_vtrace, "--with_vtrace=False"),
+    "gae_lambda": (lambda config: config.algo.uses_gae, "--with_vtrace=False or --rnd=True"),
     **dict.fromkeys(("vtrace_rho", "vtrace_pg_rho", "vtrace_c", "vtrace_lambda"), _OF_VTRACE),
     "kl_loss_coeff": (lambda config: not config.algo.kl_target, "--kl_target=0"),
     "aux_loss_coeff": (lambda config: config.algo.use_cpc, "--use_cpc=True"),

@@ -78,6 +78,19 @@ def idle_unless(
     return tuple(needs(name, need, "has no effect as it is", works, value, idle=True) for name in names)
 
 
+def idle_if(flags: tuple[str, ...], is_idle: Callable[[Config], bool], advice: str) -> Rule:
+    """A rule that a value of the first of ``flags`` other than its default breaks where ``is_idle``.
+
+    advice: the settings with which it has an effect.
+    """
+
+    def find(config: Config) -> str | None:
+        works = is_default(config, flags[0]) or not is_idle(config)
+        return None if works else f"has no effect as it is: leave it out, or add {advice}"
+
+    return Rule(flags, find, idle=True)
+
+
 def excludes(name: str, other: str, why: str) -> Rule:
     """A rule that is broken where both flags are on."""
     advice = f"leave this or --{other} out"

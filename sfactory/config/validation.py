@@ -9,7 +9,6 @@ import ast
 import importlib.machinery
 import importlib.util
 import math
-import operator
 import os
 import re
 import sys
@@ -23,7 +22,7 @@ from sfactory.config.field import FlagInfo
 from sfactory.config.flags import Flag, all_flags, assigned, did_you_mean, is_of_type, type_text, values_of
 from sfactory.config.import_strings import standard_library_problem
 from sfactory.config.population_rules import AUXILIARY_RULES, NO_TURN, POPULATION_RULES, ROLES_COMPARED
-from sfactory.config.rule import WAITING, Rule, idle_unless, is_default, refuse, waits_for_learner
+from sfactory.config.rule import WAITING, Rule, idle_if, idle_unless, is_default, refuse, waits_for_learner
 from sfactory.config.run_rules import RANK_RULES, REMOTE_RULES, RUN_RULES, SAMPLING_RULES
 from sfactory.config.schema import Config
 from sfactory.config.training_rules import KL_ADAPTIVE, LEARNING_RULES, NETWORK_RULES, OBJECTIVE_RULES, OPTIMIZER_RULES
@@ -314,7 +313,7 @@ _WARNINGS = (
         idle=True,
     ),
     # Not refused, since published commands of Sample Factory have them.
-    *idle_unless(("gae_lambda",), "with_vtrace", operator.not_, False),
+    idle_if(("gae_lambda", "with_vtrace", "rnd"), lambda config: not config.algo.uses_gae, "--with_vtrace=False"),
     *idle_unless(("exploration_loss_coeff",), "exploration_loss", lambda loss: loss != "none", "entropy"),
     *idle_unless(("recurrence", "rnn_type", "rnn_size", "rnn_num_layers"), "use_rnn"),
 )

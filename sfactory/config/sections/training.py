@@ -169,7 +169,11 @@ class AlgoConfig:
         False, "V-trace: only bootstrap from the last step of a rollout; for comparisons with software that does so"
     )
     gae_lambda: float = flag(
-        0.95, "lambda of GAE (when with_vtrace is False)", ge=0.0, le=1.0, mutable=Mutable(0.5, 0.999, How.ONE_MINUS)
+        0.95,
+        "lambda of GAE: for targets without V-trace (with_vtrace=False), and for those of RND in any case",
+        ge=0.0,
+        le=1.0,
+        mutable=Mutable(0.5, 0.999, How.ONE_MINUS),
     )
     policy_loss: Literal["ppo_clip", "pg"] = flag("ppo_clip", "ppo_clip: clipped surrogate; pg: plain policy gradient")
     ppo_clip_ratio: float = flag(
@@ -257,6 +261,11 @@ class AlgoConfig:
         True,
         "RND: within a rollout, an observation earns the bonus only the first time that it is seen in its episode",
     )
+
+    @property
+    def uses_gae(self) -> bool:
+        """Whether any targets are GAE's: those of the policy without V-trace, and those of RND."""
+        return self.rnd or not self.with_vtrace
 
 
 @dataclass(frozen=True)

@@ -297,6 +297,7 @@ def test_a_flag_that_is_wrong_by_itself_suspends_its_rules() -> None:
         ({"num_workers": 4, "num_envs_per_worker": 64, "rollout": 128}, None),
         ({"num_workers": 4, "num_envs_per_worker": 8, "rollout": 32, "num_batches_to_accumulate": 0}, None),
         ({"gae_lambda": 0.9, **GAE}, None),
+        ({"gae_lambda": 0.9, "rnd": True}, None),
         ({"learning_rate": 0.05}, None),
         ({"learning_rate": 0.01, "lr_schedule": "kl_adaptive_epoch"}, None),
         ({"rnn_size": 256, "rnn_type": "lstm", "recurrence": 1, "use_rnn": True}, None),

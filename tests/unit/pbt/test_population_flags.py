@@ -75,6 +75,14 @@ def test_wish_adds_a_flag_or_changes_its_mutation() -> None:
     assert problems(**POPULATION, pbt_hyperparameters=wishes) == []
 
 
+@pytest.mark.parametrize(("flag", "settings"), [("gae_lambda", {"rnd": True})])
+def test_wish_for_a_flag_is_granted_in_all_settings_that_read_it(flag: str, settings: dict[str, Any]) -> None:
+    wished = {**settings, "pbt_hyperparameters": {flag: {}}}
+
+    assert problems(**POPULATION, **wished) == []
+    assert flag in names(**wished)
+
+
 @pytest.mark.parametrize(
     ("wishes", "words"),
     [
