@@ -80,6 +80,12 @@ def _dropped_datasets_wait(config: Config) -> str | None:
     return _too_few_datasets(config, what, learner.minibatch_ring_size + learner.num_batchers + 1)
 
 
+def _first_datasets_get_fewer_passes(config: Config) -> str | None:
+    if config.learner.ring_warmup == 0 or not (why := _one_at_a_time(config)):
+        return None
+    return f"must be 0 with {why}: every dataset then gets all num_epochs passes, the first one, too"
+
+
 def _datasets_hold_new_rows(config: Config) -> str | None:
     learner, rollout = config.learner, config.sampling.rollout
     rows = learner.batch_size // rollout * learner.num_batches_per_epoch
@@ -134,6 +140,7 @@ LEARNING_RULES = (
         lambda config: config.learner.num_batchers > max(1, config.sampling.num_workers),
         "must be at most num_workers ({num_workers}): batchers assemble the workers' trajectories",
     ),
+    Rule(("ring_warmup", *_BACKGROUND), _first_datasets_get_fewer_passes),
     at_most("ring_warmup", "num_epochs", ", which the number of passes rises to"),
     needs("replay_proportion", "replay_slots", "there are no trajectories to replay", value=100),
     needs("replay_proportion", "with_vtrace", "replayed steps come from old policies, which only V-trace corrects"),

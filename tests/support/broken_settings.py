@@ -27,6 +27,7 @@ WRAPPERS: dict[str, Any] = {
     "flatten_obs": True,
 }
 REPLAY: dict[str, Any] = {"replay_proportion": 0.5, "replay_slots": 10}
+WARM_UP: dict[str, Any] = {"ring_warmup": 1, "num_epochs": 2}
 OWN = "my_networks:Own"
 CPC: dict[str, Any] = {"use_cpc": True, "use_rnn": True}
 OWN_CRITIC: dict[str, Any] = {"separate_value_optimizer": True, "actor_critic_share_weights": False}
@@ -105,6 +106,10 @@ BROKEN: list[Row] = [
     ("num_batchers", {"num_batchers": 2, "num_workers": 4, "serial_mode": True}),
     ("num_batchers", {"num_batchers": 3, "num_workers": 2, "num_batches_to_accumulate": 4}),
     ("ring_warmup", {"ring_warmup": 3, "num_epochs": 2}),
+    ("ring_warmup", {**WARM_UP, "train_in_background_thread": False}),
+    ("ring_warmup", {**WARM_UP, "serial_mode": True}),
+    ("ring_warmup", {**WARM_UP, "num_batches_to_accumulate": 0}),
+    ("ring_warmup", {**WARM_UP, **SYNCHRONOUS}),
     ("learner_queue_policy", {"learner_queue_policy": "drop_oldest", "train_in_background_thread": False}),
     ("replay_proportion", {**REPLAY, "with_vtrace": False}),
     ("replay_proportion", {**REPLAY, "num_batches_to_accumulate": 0}),

@@ -52,7 +52,10 @@ class LearnerConfig:
         le=64,
     )
     ring_warmup: int = flag(
-        0, "passes over the first dataset; each later one gets one more, up to num_epochs; 0: always num_epochs", ge=0
+        0,
+        "passes over the first dataset; each later one gets one more, up to num_epochs; 0: always num_epochs, as it "
+        "must be where the learner holds one dataset at a time",
+        ge=0,
     )
     ring_nonblocking: bool = flag(
         False, "with a ring of several datasets: if no new dataset is ready, pass over an old one instead of waiting"

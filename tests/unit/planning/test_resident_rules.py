@@ -42,6 +42,7 @@ def test_what_is_not_set_is_fitted() -> None:
         (["--actor_worker_gpus", "0"], "--device names the GPU"),
         (["--benchmark=True"], "a benchmark measures the processes"),
         (["--autotune=True"], "there are no processes to tune"),
+        (["--ring_warmup=1", "--num_epochs=2"], "every dataset then gets all num_epochs passes"),
         (["--eval_interval_sec=60"], "an evaluation has processes of its own"),
         (["--num_envs_per_worker=100", "--rollout=16", "--batch_size=1024"], "nearest is batch_size 1600"),
     ],
