@@ -52,7 +52,11 @@ _EFFECTS: Mapping[str, _Effect] = {
     ),
     "ppo_clip_ratio": (lambda config: config.algo.policy_loss == "ppo_clip", "--policy_loss=ppo_clip"),
     "gae_lambda": (lambda config: config.algo.uses_gae, "--with_vtrace=False or --rnd=True"),
-    **dict.fromkeys(("vtrace_rho", "vtrace_pg_rho", "vtrace_c", "vtrace_lambda"), _OF_VTRACE),
+    **dict.fromkeys(("vtrace_rho", "vtrace_c", "vtrace_lambda"), _OF_VTRACE),
+    "vtrace_pg_rho": (
+        lambda config: config.algo.with_vtrace and config.algo.weights_advantages,
+        "--with_vtrace=True, and --policy_loss=pg or --vtrace_adv_weighting=rho",
+    ),
     "kl_loss_coeff": (lambda config: not config.algo.kl_target, "--kl_target=0"),
     "aux_loss_coeff": (lambda config: config.algo.use_cpc, "--use_cpc=True"),
     "rnd_coeff": (lambda config: config.algo.rnd, "--rnd=True"),

@@ -12,6 +12,7 @@ from sfactory.config.rule import (
     Rule,
     at_most,
     excludes,
+    idle_if,
     idle_unless,
     is_default,
     multiple_of,
@@ -289,6 +290,12 @@ OBJECTIVE_RULES = (
     *idle_unless(
         ("vtrace_rho", "vtrace_pg_rho", "vtrace_c", "vtrace_lambda", "vtrace_adv_weighting", "vtrace_drop_last_ts"),
         "with_vtrace",
+    ),
+    idle_if(
+        ("vtrace_pg_rho", "with_vtrace", "vtrace_adv_weighting", "policy_loss"),
+        # Without V-trace the rule above is broken.
+        lambda config: config.algo.with_vtrace and not config.algo.weights_advantages,
+        "--vtrace_adv_weighting=rho",
     ),
     *idle_unless(("ppo_clip_low",), "policy_loss", lambda loss: loss == "ppo_clip", "ppo_clip"),
     *idle_unless(("target_update_interval", "target_tau", "target_worker_clip"), "use_target_net"),

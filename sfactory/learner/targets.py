@@ -52,10 +52,7 @@ def vtrace_targets(config: AlgoConfig, batch: Batch, log_prob: Tensor, values: T
         lambda_=config.vtrace_lambda,
         held=batch.waiting,
     )
-    # PPO's surrogate contains the ratio already: by default only advantages of the policy gradient carry the weight.
-    weighting = config.vtrace_adv_weighting
-    weighted = config.policy_loss == "pg" if weighting == "auto" else weighting == "rho"
-    return Targets(result.pg_advantages if weighted else result.advantages, result.vs)
+    return Targets(result.pg_advantages if config.weights_advantages else result.advantages, result.vs)
 
 
 class TargetNetwork:

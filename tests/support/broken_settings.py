@@ -125,6 +125,8 @@ BROKEN: list[Row] = [
     ("use_target_net", {"use_target_net": True, "with_vtrace": False}),
     ("vtrace_rho", {"with_vtrace": False, "vtrace_rho": None}),
     ("vtrace_pg_rho", {"with_vtrace": False, "vtrace_pg_rho": 2.0}),
+    ("vtrace_pg_rho", {"vtrace_pg_rho": 2.0}),
+    ("vtrace_pg_rho", {"vtrace_pg_rho": 2.0, "policy_loss": "pg", "vtrace_adv_weighting": "none"}),
     ("vtrace_c", {"with_vtrace": False, "vtrace_c": 0.5}),
     ("vtrace_lambda", {"with_vtrace": False, "vtrace_lambda": 0.5}),
     ("vtrace_adv_weighting", {"with_vtrace": False, "vtrace_adv_weighting": "none"}),

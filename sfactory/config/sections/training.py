@@ -151,7 +151,11 @@ class AlgoConfig:
         1.0, "V-trace: clip for the importance weight of a target's own step; none: no clip", gt=0, mutable=_IMPORTANCE
     )
     vtrace_pg_rho: float | None = flag(
-        1.0, "V-trace: clip for the importance weight of the policy gradient; none: no clip", gt=0, mutable=_IMPORTANCE
+        1.0,
+        "V-trace: clip for the importance weight of advantages, where vtrace_adv_weighting gives them one; none: no "
+        "clip",
+        gt=0,
+        mutable=_IMPORTANCE,
     )
     vtrace_c: float | None = flag(
         1.0, "V-trace: clip for the weight that brings later steps to targets; none: no clip", gt=0, mutable=_IMPORTANCE
@@ -264,6 +268,13 @@ class AlgoConfig:
         True,
         "RND: within a rollout, an observation earns the bonus only the first time that it is seen in its episode",
     )
+
+    @property
+    def weights_advantages(self) -> bool:
+        """Whether V-trace multiplies advantages by importance weights."""
+        # PPO's surrogate contains the ratio already: by default only those of the policy gradient carry the weight.
+        weighting = self.vtrace_adv_weighting
+        return self.policy_loss == "pg" if weighting == "auto" else weighting == "rho"
 
     @property
     def uses_gae(self) -> bool:

@@ -231,6 +231,7 @@ def test_a_refusal_names_what_would_be_right(values: dict[str, Any], expected: s
         {**REPLAY, "replay_proportion": 3.0, "batch_size": 64, "num_batches_per_epoch": 2},
         *({"microbatch_size": size, **GAE} for size in (1, 512)),
         {"vtrace_drop_last_ts": True, "rollout": 2},
+        *({"vtrace_pg_rho": 2.0, **weighted} for weighted in ({"policy_loss": "pg"}, {"vtrace_adv_weighting": "rho"})),
         {"kl_target": 0.01, "kl_loss_coeff": 0.2},
         TARGET,
         {"exploration_loss_coeff_schedule": "0:0.01, 1e6:0", "exploration_loss": "symmetric_kl"},

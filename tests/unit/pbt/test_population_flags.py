@@ -75,7 +75,9 @@ def test_wish_adds_a_flag_or_changes_its_mutation() -> None:
     assert problems(**POPULATION, pbt_hyperparameters=wishes) == []
 
 
-@pytest.mark.parametrize(("flag", "settings"), [("gae_lambda", {"rnd": True})])
+@pytest.mark.parametrize(
+    ("flag", "settings"), [("gae_lambda", {"rnd": True}), ("vtrace_pg_rho", {"policy_loss": "pg"})]
+)
 def test_wish_for_a_flag_is_granted_in_all_settings_that_read_it(flag: str, settings: dict[str, Any]) -> None:
     wished = {**settings, "pbt_hyperparameters": {flag: {}}}
 
@@ -100,6 +102,7 @@ def test_wish_for_a_flag_is_granted_in_all_settings_that_read_it(flag: str, sett
         ({"learning_rate": {"min": 0, "how": "uniform"}}, "must be greater than 0"),
         ({"learning_rate": {"min": 1e-3}}, "0.0001"),
         ({"gae_lambda": {}}, "--with_vtrace=False"),
+        ({"vtrace_pg_rho": {}}, "--vtrace_adv_weighting=rho"),
     ],
 )
 def test_invalid_wish_is_refused(wishes: dict[str, Any], words: str) -> None:
