@@ -46,8 +46,15 @@ class AuxiliaryTask:
         """The weight of the loss."""
         return config.aux_loss_coeff
 
-    def loss(self, batch: Batch, unrolled: Unrolled, config: AlgoConfig) -> Tensor:
-        """The loss of a minibatch of whole rollouts, 0-dim, before its coefficient. Each call draws other numbers."""
+    def draw(self, batch: Batch, config: AlgoConfig) -> Tensor | None:
+        """[T, R] float32 - what each step of a whole minibatch counts in ``loss``; None: ``loss`` itself draws."""
+        return None
+
+    def loss(self, batch: Batch, unrolled: Unrolled, config: AlgoConfig, drawn: Tensor | None) -> Tensor:
+        """The loss of a part of a minibatch, 0-dim, before its coefficient: a mean, times the number of valid steps.
+
+        drawn: of ``draw``, the part's. CPC takes whole minibatches of whole rollouts. Each call draws other numbers.
+        """
         assert isinstance(self.module, CpcAction)
         steps = batch.valid.shape[0]
         trace = Trace(
@@ -57,7 +64,7 @@ class AuxiliaryTask:
             is_first=batch.is_first[:steps],
             valid=batch.valid,
         )
-        return self.module.loss(trace, self._generator)
+        return self.module.loss(trace, self._generator) * batch.valid.sum()
 
 
 class Exploration(AuxiliaryTask):
@@ -113,20 +120,25 @@ class Exploration(AuxiliaryTask):
         """See AuxiliaryTask."""
         return 1.0
 
-    def loss(self, batch: Batch, unrolled: Unrolled, config: AlgoConfig) -> Tensor:
-        """Mean error of the predictor over a share of the steps, plus the weighted error of intrinsic values.
+    def draw(self, batch: Batch, config: AlgoConfig) -> Tensor:
+        """See AuxiliaryTask. The predictor learns from a share of the steps, which count as much as all valid ones.
 
-        The predictor also learns the observations of steps that were not taken: the last ones of episodes, which pay.
+        It also learns the observations of steps that were not taken: the last ones of episodes, which pay.
         """
-        valid, steps = batch.valid, batch.valid.shape[0]
+        valid = batch.valid
         chosen = torch.rand(valid.shape, generator=self._generator, device=valid.device) < config.rnd_share
         chosen &= valid | ~batch.taken
-        error = self.rnd.error({path: leaf[:steps] for path, leaf in batch.obs.items()})
-        prediction = torch.where(chosen, error, 0.0).sum() / chosen.sum().clamp(min=1)
+        return chosen * (valid.sum() / chosen.sum().clamp(min=1))
+
+    def loss(self, batch: Batch, unrolled: Unrolled, config: AlgoConfig, drawn: Tensor | None) -> Tensor:
+        """See AuxiliaryTask: the error of the predictor over the drawn steps, plus that of intrinsic values."""
+        assert drawn is not None
         assert batch.intrinsic_returns is not None
+        valid, steps = batch.valid, batch.valid.shape[0]
+        error = self.rnd.error({path: leaf[:steps] for path, leaf in batch.obs.items()})
+        prediction = torch.where(drawn > 0.0, drawn * error, 0.0).sum()
         off = self.rnd.value.forward(unrolled.features[:steps]) - self.rnd.value.normalize(batch.intrinsic_returns)
-        value = torch.where(valid, off.square(), 0.0).sum() / valid.sum().clamp(min=1)
-        return prediction + config.value_loss_coeff * value
+        return prediction + config.value_loss_coeff * torch.where(valid, off.square(), 0.0).sum()
 
     def statistics(self) -> dict[str, float]:
         """Means since the last ``clear``; NaN without a step."""

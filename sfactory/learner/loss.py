@@ -64,16 +64,20 @@ class _Constants(NamedTuple):
     """Constants of the loss, each [T, R], without gradients.
 
     returns: value targets. advantages: in the unit of rewards. normalized: advantages as the policy loss takes them.
-    reference: log-probabilities in the denominator of the policy loss's ratio.
+    reference: log-probabilities in the denominator of the policy loss's ratio. drawn: what steps count in the auxiliary
+    loss, if that is drawn for a whole minibatch.
     """
 
     returns: Tensor
     advantages: Tensor
     normalized: Tensor
     reference: Tensor
+    drawn: Tensor | None
 
     def columns(self, which: slice) -> _Constants:
-        return _Constants(*(tensor[:, which] for tensor in self))
+        drawn = None if self.drawn is None else self.drawn[:, which]
+        parts = [tensor[:, which] for tensor in (self.returns, self.advantages, self.normalized, self.reference)]
+        return _Constants(*parts, drawn=drawn)
 
 
 class LossFunction:
@@ -183,7 +187,8 @@ class LossFunction:
         normalized = targets.advantages
         if config.normalize_advantages:
             normalized = losses.normalize(normalized, batch.valid, self._ranks.sum_of("advantages"))
-        return _Constants(targets.returns, targets.advantages, normalized, reference)
+        drawn = None if self._auxiliary is None else self._auxiliary.draw(batch, config)
+        return _Constants(targets.returns, targets.advantages, normalized, reference, drawn)
 
     def _part(self, batch: Batch, constants: _Constants, outputs: _Outputs, divisor: Tensor, weights: _Weights) -> Part:
         """The loss of ``batch``, a part of a minibatch: the sum over its valid cells, divided by ``divisor``."""
@@ -222,10 +227,10 @@ class LossFunction:
         if kl is not None:
             terms = terms + kl * losses.kl_penalty(log_ratios=log_ratio)
         loss = terms.sum() / divisor
-        # Auxiliary loss: a mean over the part, which counts as much as the part has valid steps.
+        # Auxiliary loss: a mean, which counts as much as there are valid steps.
         auxiliary = torch.zeros_like(loss.detach())
         if self._auxiliary is not None:
-            auxiliary = self._auxiliary.loss(batch, outputs.unrolled, config) * valid.sum()
+            auxiliary = self._auxiliary.loss(batch, outputs.unrolled, config, constants.drawn)
             loss = loss + self._auxiliary.coefficient(config) * auxiliary / divisor
         cells = LossTerms(
             policy_loss=policy.detach(),

@@ -217,7 +217,7 @@ def test_each_dataset_policy_and_seed_has_draws_of_its_own() -> None:
         task = AuxiliaryTask(module, seed, policy)
         task.begin(train_step)
         unrolled = model.unroll(batch.obs, batch.rnn_states[:-1], batch.is_first, batch.recurrence)
-        return [task.loss(batch, unrolled, CPC).item() for _ in range(calls)][-1]
+        return [task.loss(batch, unrolled, CPC, None).item() for _ in range(calls)][-1]
 
     assert loss() == loss()
     assert len({loss(), loss(seed=6), loss(policy=1), loss(train_step=8), loss(calls=2)}) == 5

@@ -201,12 +201,38 @@ def test_the_last_observation_of_an_episode_pays_is_learned_and_returns_go_on_af
     young[2, 2] = False  # too old to learn from
 
     def loss(obs: torch.Tensor) -> float:
-        batch = dataclasses.replace(found, obs={"obs": obs}, valid=young)
-        return task.loss(batch, unrolled, dataclasses.replace(ALGO, rnd_share=1.0)).item()
+        batch, algo = (
+            dataclasses.replace(found, obs={"obs": obs}, valid=young),
+            dataclasses.replace(ALGO, rnd_share=1.0),
+        )
+        return task.loss(batch, unrolled, algo, task.draw(batch, algo)).item()
 
     shown_last, too_old = found.obs["obs"].clone(), found.obs["obs"].clone()
     shown_last[2, 1], too_old[2, 2] = 3.0, 3.0
     assert loss(shown_last) != loss(found.obs["obs"]) == loss(too_old)
+
+
+@pytest.mark.parametrize(("with_vtrace", "size"), [(True, 5), (False, 10), (False, 2)])
+def test_gradients_of_parts_add_up_to_that_of_the_whole_minibatch(with_vtrace: bool, size: int) -> None:
+    _, model, batch = exploration()
+    taken = batch.taken.clone()
+    taken[:, 0] = taken[2, 1:3] = False  # the first part has no valid step
+    task = Exploration(rnd_of(), seed=5, policy=0)
+    ended = task.add_returns(model, random_batch(model, taken=taken, valid=taken), ALGO, parts=1)
+    algo = dataclasses.replace(ALGO, with_vtrace=with_vtrace, rnd_share=0.5)
+    found = []
+    for microbatch_size in (0, size):
+        task.begin(0)
+        loss = loss_of(model, algo, ended, microbatch_size=microbatch_size, auxiliary=task)
+        weights = [weight for weight in (*task.rnd.parameters(), *model.parameters()) if weight.requires_grad]
+        gradients = torch.autograd.grad(loss.total, weights)
+        found.append((loss, torch.cat([gradient.flatten() for gradient in gradients])))
+
+    (whole, gradient), (parts, added_up) = found
+    assert (whole.parts, parts.parts) == (1, 20 // size)
+    assert float(gradient.abs().max()) > 1e-2
+    torch.testing.assert_close(added_up, gradient, rtol=1e-4, atol=1e-6)
+    assert parts.statistics == pytest.approx(whole.statistics, rel=1e-4, abs=1e-6, nan_ok=True)
 
 
 @pytest.mark.parametrize("flags", [{}, {"with_vtrace": False}, {"with_vtrace": False, "shuffle": True}])
