@@ -271,12 +271,13 @@ def plan_sizes(
     no_evaluation = config.benchmark.benchmark or config.run.serial_mode
     evaluators = 0 if no_evaluation else num_evaluators(config.evaluation)
     _require_fit(config, spec, inference)
-    if config.algo.rnd:
-        with torch.device("meta"):  # built-in encoders, which have to fit also where the policy has one of the user's
-            Rnd(model.spec.obs, 1, config.model)
     layout = Layout.plan(
         sampling, config.learner, inference, model.state_size, evaluators, config.population, spec.num_agents, resident
     )
+    if config.algo.rnd:
+        _require_own_envs(layout)
+        with torch.device("meta"):  # built-in encoders, which have to fit also where the policy has one of the user's
+            Rnd(model.spec.obs, 1, config.model)
     layout = replace(layout, kinds=kinds, rank=place.rank, world=place.world)
     cores, weight_bytes, update_bytes = Cores.available(), flat_bytes(model), _update_bytes(config, largest, model)
     # Of one network: where there are several, learners refuse weights that do not fit.
@@ -326,6 +327,19 @@ def _require_fit(config: Config, spec: EnvSpec, inference: Inference) -> None:
         )
     if lack := lack_of_splits(config_with(config, decided(config, inference, spec.num_agents))):
         raise ConfigError([f"{assigned('policy_mapping', population.policy_mapping)}: {lack}"])
+
+
+def _require_own_envs(layout: Layout) -> None:
+    """Raise ConfigError where rows have steps of several policies: RND also learns the observations of steps that are
+    not the policy's, since after an end they are the last ones of its episodes."""
+    if layout.num_policies > 1 and layout.mapping != "split":
+        raise ConfigError(
+            [
+                "--rnd=True: where policies take turns in an env, the bonus of each would fall by what the others see: "
+                f"use --policy_mapping=split and at least {layout.num_policies} splits (--num_workers, "
+                "--num_envs_per_worker), or add --rnd=False"
+            ]
+        )
 
 
 def plan_run(

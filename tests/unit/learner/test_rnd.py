@@ -14,14 +14,14 @@ from sfactory.action_heads import DiscreteHead
 from sfactory.config.flags import config_of
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.config.validation import find_problems
-from sfactory.errors import EnvError
+from sfactory.errors import ConfigError, EnvError
 from sfactory.learner.auxiliary import Exploration, make_auxiliary
 from sfactory.model.rnd import Rnd, first_visits
 from sfactory.planning.plan import plan_sizes
 from sfactory.spec import EnvSpec
 from sfactory.tensor_spec import TensorSpec
 from tests.support.equality import changed, copied
-from tests.support.parts import TINY, loss_of, model_of, random_batch, trainer_for
+from tests.support.parts import TINY, VECTOR, loss_of, model_of, random_batch, trainer_for
 
 ALGO = AlgoConfig(rnd=True, gamma=0.5, rnd_gamma=0.9, gae_lambda=1.0, with_vtrace=False, rnd_coeff=2.0)
 
@@ -164,6 +164,24 @@ def test_images_that_its_encoders_cannot_read_are_refused_before_the_run_beside_
         plan_sizes(config_of(flags), spec)
     assert plan_sizes(config_of(advised), spec).layout.num_policies == 1
     assert find_problems(config_of(advised), chosen=advised) == []
+
+
+@pytest.mark.parametrize(
+    "mapping",
+    [
+        *({"policy_mapping": mapping} for mapping in ("env", "agent", "my_envs:choose")),
+        {"num_workers": 1, "worker_num_splits": 1, "inference": "central"},  # too few splits
+    ],
+)
+def test_policies_that_take_turns_in_an_env_are_refused_and_those_with_splits_of_their_own_are_not(
+    mapping: dict[str, Any],
+) -> None:
+    flags = {"env": "CartPole-v1", "rnd": True, "num_policies": 2}
+
+    with pytest.raises(ConfigError, match=r"^--rnd=True: .* use --policy_mapping=split and at least 2 splits"):
+        plan_sizes(config_of({**flags, **mapping}), VECTOR)
+    for fitting in ({}, {"policy_mapping": "split"}, {**mapping, "num_policies": 1}, {**mapping, "rnd": False}):
+        assert plan_sizes(config_of({**flags, **fitting}), VECTOR).layout.num_actors > 0
 
 
 def test_the_loss_learns_from_both_advantages_and_steps_that_are_invalid_give_none() -> None:
