@@ -176,12 +176,18 @@ def test_images_that_its_encoders_cannot_read_are_refused_before_the_run_beside_
 def test_policies_that_take_turns_in_an_env_are_refused_and_those_with_splits_of_their_own_are_not(
     mapping: dict[str, Any],
 ) -> None:
-    flags = {"env": "CartPole-v1", "rnd": True, "num_policies": 2}
+    flags: dict[str, Any] = {"env": "CartPole-v1", "rnd": True, "num_policies": 2}
+    fitting: list[dict[str, Any]] = [
+        {},
+        {"policy_mapping": "split"},
+        {**mapping, "num_policies": 1},
+        {**mapping, "rnd": False},
+    ]
 
     with pytest.raises(ConfigError, match=r"^--rnd=True: .* use --policy_mapping=split and at least 2 splits"):
         plan_sizes(config_of({**flags, **mapping}), VECTOR)
-    for fitting in ({}, {"policy_mapping": "split"}, {**mapping, "num_policies": 1}, {**mapping, "rnd": False}):
-        assert plan_sizes(config_of({**flags, **fitting}), VECTOR).layout.num_actors > 0
+    for values in fitting:
+        assert plan_sizes(config_of({**flags, **values}), VECTOR).layout.num_actors > 0
 
 
 def test_the_loss_learns_from_both_advantages_and_steps_that_are_invalid_give_none() -> None:
