@@ -77,7 +77,7 @@ class _Constants(NamedTuple):
     def columns(self, which: slice) -> _Constants:
         drawn = None if self.drawn is None else self.drawn[:, which]
         parts = [tensor[:, which] for tensor in (self.returns, self.advantages, self.normalized, self.reference)]
-        return _Constants(*parts, drawn=drawn)
+        return _Constants(*parts, drawn)
 
 
 class LossFunction:
