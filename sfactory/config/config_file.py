@@ -15,7 +15,7 @@ from sfactory.atomic import read_bytes
 from sfactory.config.ancestors import ancestor_hint
 from sfactory.config.argv import CONFIG_FLAG
 from sfactory.config.flags import Reading, all_flags, assigned, did_you_mean, shown, strict_json
-from sfactory.config.saved_config import PRINTED
+from sfactory.config.saved_config import DRAWN, PRINTED
 from sfactory.config.schema import Config
 
 _MOST_DEPTH = 50
@@ -39,7 +39,8 @@ class ConfigFile(Reading):
 def read_config_file(path: str) -> ConfigFile:
     """Read a mapping of flag names, with or without their sections around them, or a run's config.json.
 
-    Problems are collected, not raised.
+    A seed that the run has drawn is left out, so that each run with its settings draws its own. Problems are collected,
+    not raised.
     """
     where = assigned(CONFIG_FLAG, path)
     form, parse = _FORMS.get(Path(path).suffix, ("YAML", _strict_yaml))
@@ -55,9 +56,11 @@ def read_config_file(path: str) -> ConfigFile:
     if not isinstance(data, Mapping):
         return ConfigFile(problems=[f"{where}: must be a mapping of flag names, with lines like gamma: 0.99"])
     if "format_version" in data and isinstance(data.get("config"), Mapping):
-        sources = data.get("sources") if data.get(PRINTED) is True else None
-        printed = {str(name): str(source) for name, source in sources.items()} if isinstance(sources, Mapping) else {}
-        return _read_mapping(where, data["config"], ConfigFile(of_run=True, printed=printed))
+        found = data.get("sources")
+        sources = {str(name): str(source) for name, source in found.items()} if isinstance(found, Mapping) else {}
+        values = {name: value for name, value in data["config"].items() if sources.get(str(name)) != DRAWN}
+        printed = sources if data.get(PRINTED) is True else {}
+        return _read_mapping(where, values, ConfigFile(of_run=True, printed=printed))
     return _read_mapping(where, data, ConfigFile())
 
 

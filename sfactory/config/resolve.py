@@ -150,7 +150,7 @@ def read_command_line(argv: Sequence[str], several_ranks: bool = False) -> Resol
     chosen = {*layers[CONFIG_FILE], *layers[COMMAND_LINE], *_of_sources(saved, *_GIVEN)}
     resolved = Resolved(config, sources, findings.warnings, frozenset(chosen), findings.changed, saved)
     if prints:
-        print(config_json(config, sources), flush=True)
+        print(config_json(config, sources, saved.sources), flush=True)
         if resolved.awaits_kind:
             print(_BY_KIND, file=sys.stderr)
         raise SystemExit(0)

@@ -38,6 +38,7 @@ SUMMARY_NAME, LOG_NAME, VIDEOS_NAME, PAGE_NAME = "summary.json", "sf_log.txt", "
 FORMAT_VERSION = 1
 SAVED_RUN = "saved run"  # the source of what a resumed run takes over
 BY_ENV = "env"  # the source of what the env has decided
+DRAWN = "drawn at random"  # the source of a seed that was not given
 PRINTED = "printed"  # true in what ``config_json`` makes, whose defaults may depend on the env
 
 
@@ -153,9 +154,14 @@ def write_config(
     return path
 
 
-def config_json(config: Config, sources: Mapping[str, str]) -> str:
-    """What ``--config`` reads from a .json file: all values, with their sources."""
-    content = {"format_version": FORMAT_VERSION, PRINTED: True, "config": values_of(config), "sources": dict(sources)}
+def config_json(config: Config, sources: Mapping[str, str], earlier: Mapping[str, str] = MappingProxyType({})) -> str:
+    """What ``--config`` reads from a .json file: all values, with their sources.
+
+    earlier: as for ``write_config``. A drawn seed that a resumed run takes over stays a drawn one.
+    """
+    drawn = {name: DRAWN for name, source in sources.items() if (source, earlier.get(name)) == (SAVED_RUN, DRAWN)}
+    values, shown_sources = values_of(config), {**sources, **drawn}
+    content = {"format_version": FORMAT_VERSION, PRINTED: True, "config": values, "sources": shown_sources}
     return json.dumps(content, indent=2, default=dict)
 
 

@@ -16,7 +16,7 @@ from sfactory.clock import now
 from sfactory.config.flags import all_flags, assigned, values_of
 from sfactory.config.resolve import AUTOTUNE, CONFIG_FILE, Resolved
 from sfactory.config.run_rules import START_ONE_RANK
-from sfactory.config.saved_config import OF_NEW_RUNS, SAVED_RUN, SUMMARY_NAME, write_config
+from sfactory.config.saved_config import DRAWN, OF_NEW_RUNS, SAVED_RUN, SUMMARY_NAME, write_config
 from sfactory.config.schema import Config
 from sfactory.config.task_defaults import depends_on_step_time
 from sfactory.env.factory import EnvFactory
@@ -311,7 +311,7 @@ def _with_seed(resolved: Resolved) -> tuple[Resolved, int]:
     if seed is not None:
         return resolved, seed
     seed = secrets.randbits(31)
-    return resolved.replaced({"seed": seed}, "drawn at random"), seed
+    return resolved.replaced({"seed": seed}, DRAWN), seed
 
 
 def with_own_weights(resolved: Resolved) -> Resolved:

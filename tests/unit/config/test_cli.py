@@ -434,6 +434,27 @@ def test_values_that_another_setting_makes_idle_are_refused_only_if_the_user_cho
     ]
 
 
+def test_settings_of_a_run_are_without_a_seed_that_was_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = f"--config={RUN_DIR}/config.json"
+    save_run("--env=CartPole-v1", "--seed=3", seed="drawn at random")
+
+    assert read(settings, "--experiment=new").config.run.seed is None
+    resumed = read(settings)
+    assert resumed.config.run.seed == 3
+    write_config(RUN_DIR, resumed.config, resumed.sources, resumed.saved.sources)
+    assert read(settings, "--experiment=new").config.run.seed is None
+
+    with pytest.raises(SystemExit):
+        read("--experiment=old", "--print_config")
+    Path("printed.json").write_text(capsys.readouterr().out)
+    assert read("--config=printed.json", "--experiment=new").config.run.seed is None
+    assert read("--config=printed.json").config.run.seed == 3
+
+    RUN_DIR.rename("before")
+    save_run("--env=CartPole-v1", "--seed=4")
+    assert read(settings, "--experiment=new").config.run.seed == 4
+
+
 def test_a_resumed_run_takes_over_its_saved_values_wherever_it_was_moved() -> None:
     member = "--with_pbt=True", "--pbt_dir=shared", "--pbt_member=0"
     save_run("--env=CartPole-v1", "--gamma=0.8", "--learning_rate=0.01", *member)
