@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sfactory.config.flags import config_with
+from sfactory.config.flags import assigned, config_with, value_of
 from sfactory.config.hyperparameters import hyperparameters
 from sfactory.config.population_rules import member_numbers
 from sfactory.config.schema import Config
@@ -70,7 +70,8 @@ class Population:
         """The population saved in the run directory, or None; raises RunDirError if its files are invalid.
 
         env_steps: of each policy, from its checkpoint. Hyperparameters that have become mutable, or invalid with the
-        flags, get the values of the flags. A member restored from before its last turn waits a full period.
+        flags, or are no longer mutated, get the values of the flags. A member restored from before its last turn waits
+        a full period.
         """
         state = load_state(run_dir)
         if state is None:
@@ -211,6 +212,9 @@ class Population:
                 values = proposed
             if values[each.name] != saved:
                 problems.append(f"{each.name}={saved:g} is not valid with the flags, {values[each.name]:g} is used")
+        for name, saved in found.items():
+            if name not in values and saved != (flag := value_of(self._config, name)):
+                problems.append(f"{name}={saved:g} is no longer mutated, {assigned(name, flag)} is used")
         return values, "; ".join(problems)
 
     def _replace(

@@ -335,6 +335,22 @@ def test_values_that_are_not_valid_any_more_are_replaced_with_a_warning(
     assert f"batch_size={was:g} is not valid" in caplog.text
 
 
+def test_values_that_are_not_mutated_any_more_are_named_in_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    was = values(begun(tmp_path, pbt_optimize_gamma=True, pbt_mutation_rate=1.0), "gamma")
+    changed = {policy: value for policy, value in enumerate(was) if value != 0.99}
+    assert len(changed) == 2
+
+    again = restored(tmp_path)
+
+    assert all("gamma" not in member.hyperparameters for member in again.members.values())
+    assert caplog.messages == [
+        f"policy {policy}: gamma={value:g} is no longer mutated, --gamma=0.99 is used"
+        for policy, value in changed.items()
+    ]
+
+
 def test_policy_that_starts_to_learn_becomes_a_member(tmp_path: Path) -> None:
     begun(tmp_path, train_policies=(0, 1))
 
