@@ -170,8 +170,9 @@ class Population:
         if before is None:
             return Member(event.policy, values, shaping, None, start, 1)
         next_turn_at = max(start, event.env_steps + self._options.pbt_period_env_steps)
-        if event.kind is Kind.RESTORE:
-            return dataclasses.replace(before, hyperparameters=values, next_turn=min(before.next_turn, next_turn_at))
+        if event.kind is Kind.RESTORE:  # start may have changed
+            next_turn = start if before.turns == 1 else max(start, min(before.next_turn, next_turn_at))
+            return dataclasses.replace(before, hyperparameters=values, next_turn=next_turn)
         moved = dataclasses.replace(before, next_turn=next_turn_at, turns=before.turns + 1)
         if event.kind in (Kind.KEEP, Kind.SKIP):
             return moved

@@ -263,6 +263,28 @@ def test_member_restored_from_before_its_last_turn_waits_a_period(tmp_path: Path
     assert next_turns == [START, START + 1 + PERIOD, START + 10 * PERIOD, START + 10 * PERIOD]
 
 
+@pytest.mark.parametrize(
+    ("start", "later"),
+    [(2_000_000, 20_000_000), (20_000_000, 2_000_000), (2_000_000, 500_000)],
+)
+def test_a_first_turn_that_is_still_to_come_moves_with_its_flag(tmp_path: Path, start: int, later: int) -> None:
+    begun(tmp_path, pbt_start_mutation=start, pbt_period_env_steps=5_000_000)
+    steps = dict.fromkeys(range(4), 1_000_000)
+
+    again = restored(tmp_path, steps, pbt_start_mutation=later, pbt_period_env_steps=5_000_000)
+
+    assert [member.next_turn for member in again.members.values()] == [later] * 4
+
+
+def test_a_later_turn_is_not_before_a_first_turn_that_is_put_off(tmp_path: Path) -> None:
+    play(begun(tmp_path), range(START, START + 2 * PERIOD, PERIOD))
+    steps = dict.fromkeys(range(4), START + PERIOD + 1)
+
+    again = restored(tmp_path, steps, pbt_start_mutation=10 * PERIOD)
+
+    assert [member.next_turn for member in again.members.values()] == [10 * PERIOD] * 4
+
+
 @pytest.mark.parametrize("logged", [False, True])
 def test_turn_that_was_not_saved_is_repeated_after_a_kill(
     tmp_path: Path, logged: bool, monkeypatch: pytest.MonkeyPatch
