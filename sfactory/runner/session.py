@@ -15,6 +15,7 @@ from sfactory.benchmark.benchmark import Benchmark, BenchmarkResult
 from sfactory.clock import now
 from sfactory.config.flags import all_flags, assigned, values_of
 from sfactory.config.resolve import AUTOTUNE, CONFIG_FILE, Resolved
+from sfactory.config.rule import is_default
 from sfactory.config.run_rules import START_ONE_RANK
 from sfactory.config.saved_config import DRAWN, OF_NEW_RUNS, SAVED_RUN, SUMMARY_NAME, write_config
 from sfactory.config.schema import Config
@@ -55,8 +56,6 @@ from sfactory.supervise.restarts import RestartBudget
 from sfactory.system.resources import require_linux
 
 _log = logging.getLogger(__name__)
-
-_NO_LIMIT = 10**9  # limits beyond this are the defaults, which no run reaches
 
 
 class Session:
@@ -348,12 +347,16 @@ def _make_observers(config: Config, interrupts: Interrupts, observing: Mapping[s
     return observers
 
 
-def _open_console(config: Config, run_dir: RunDir, spawner: Spawner) -> Console:
+def ends_of(config: Config) -> tuple[int | None, float | None]:
+    """Env steps of each policy, and seconds, after which training ends; None where the limit is the default."""
     limits = Limits.of(config.run, config.frames_per_step)
-    steps = limits.env_steps if limits.env_steps < _NO_LIMIT else None
-    seconds = limits.seconds if limits.seconds < _NO_LIMIT else None
+    has_steps = not all(is_default(config, name) for name in ("train_for_env_steps", "train_for_frames"))
+    return limits.env_steps if has_steps else None, None if is_default(config, "train_for_seconds") else limits.seconds
+
+
+def _open_console(config: Config, run_dir: RunDir, spawner: Spawner) -> Console:
     console = Console(
-        *(steps, seconds),
+        *ends_of(config),
         log_path=run_dir.log_path if config.report.log_to_file else None,
         quiet=config.report.quiet,
         title=config.run.experiment,

@@ -91,6 +91,24 @@ def test_log_level_chooses_messages_and_quiet_prints_only_those_that_warn(
 
 
 @pytest.mark.parametrize(
+    ("given", "ends"),
+    [
+        ({}, (None, None)),
+        ({"env_frameskip": 20}, (None, None)),
+        ({"train_for_env_steps": 2 * 10**9}, (2 * 10**9, None)),
+        ({"train_for_env_steps": 5 * 10**10}, (5 * 10**10, None)),
+        ({"train_for_frames": 8 * 10**9, "env_frameskip": 4}, (2 * 10**9, None)),
+        ({"train_for_seconds": 2e9}, (None, 2e9)),
+    ],
+    ids=str,
+)
+def test_time_left_counts_every_limit_but_the_defaults(
+    given: dict[str, object], ends: tuple[int | None, float | None]
+) -> None:
+    assert session.ends_of(config_of(given)) == ends
+
+
+@pytest.mark.parametrize(
     ("begun", "given", "warned"),
     [
         ([], [], 0),
