@@ -27,6 +27,7 @@ _SHOWN_CHARACTERS = 120
 _MOST_DIGITS = 30
 # Ends of whole numbers, as in 10k and 2.5M, and their powers of ten.
 _UNITS = {"k": 3, "m": 6, "b": 9}
+_NO_LIMIT = 10**9  # defaults from here on stand for none, and are no examples
 _OF_BOOLEANS = {"true": "on", "false": "off"}  # which YAML makes of these words
 _MOST_DEPTH = 50  # of brackets in a value, so that every file of a run can hold it
 
@@ -54,8 +55,11 @@ class Flag:
     def example(self) -> str:
         """An assignment that would be right, such as ``--gamma=0.99``."""
         if self.default == ():
-            return f"--{self.name} A B"
-        return assigned(self.name, 1 if self.default is None else self.default)
+            return f"--{self.name} {'A B' if str in get_args(self.type) else '1 2'}"
+        if self.default is None:
+            return assigned(self.name, "..." if _without_none(self.type) is str else 1)
+        is_no_limit = isinstance(self.default, int | float) and self.default >= _NO_LIMIT
+        return assigned(self.name, 1000 if is_no_limit else self.default)
 
 
 def assigned(name: str, value: object) -> str:

@@ -319,6 +319,9 @@ def test_what_the_program_defines_has_the_name_of_its_file(tmp_path: Path, monke
         (["--encoder_mlp_layers"], "--encoder_mlp_layers", "--encoder_mlp_layers="),
         (["--encoder_mlp_layers", "64", "x"], "--encoder_mlp_layers", "--encoder_mlp_layers 512 512"),
         (["--encoder_mlp_layers=64", "32"], "'32'", "--encoder_mlp_layers 64 32"),
+        (["--obs_resize=84x84"], "--obs_resize=84x84", "--obs_resize 1 2"),
+        (["--train_policies"], "--train_policies", "--train_policies 1 2"),
+        (["--obs_keys"], "--obs_keys", "--obs_keys A B"),
         (["--inference=remote"], "--inference=remote", "central, local, auto"),
         (["--env_kwargs=[1]"], "--env_kwargs=[1]", "JSON object"),
         (['--env_kwargs={"a": NaN}'], "--env_kwargs", "JSON object"),
@@ -351,6 +354,19 @@ def test_what_cannot_be_read_is_refused_with_advice(argv: list[str], flag: str, 
     assert advice in problem
     assert "\n" not in problem
     assert len(problem) < 300
+
+
+def test_examples_in_advice_are_right() -> None:
+    flags = {**all_flags(), **launcher_flags, **enjoy_flags}
+    for flag in flags.values():
+        line = scan(flag.example().split(" "), flags)
+
+        assert line.problems == []
+        (value,) = line.values.values()
+        for number in value if isinstance(value, tuple) else (value,):
+            assert not isinstance(number, int | float) or flag.info.broken_bound(number) is None
+        assert flag.type != str | None or value == "..."
+    assert refused(PLAIN_ENV, "--train_for_seconds=1h")[0].endswith("for example --train_for_seconds=1000")
 
 
 def test_names_of_envs_that_begin_so_or_have_it_in_them_are_suggested() -> None:
