@@ -189,7 +189,7 @@ def sampler(
     flags = {**{name: value for name, value in given.items() if value}, **flags}
     # No run is resumed, and a batch has batch_size steps.
     flags = {"restart_behavior": "restart", **flags, "num_batches_per_epoch": 1}
-    resolved = for_rank(read_command_line(words_of(flags)), ONE_RANK)
+    resolved = for_rank(read_command_line(_arguments(flags)), ONE_RANK)
     with _alone("sfactory.sampler"), _open_streams():
         spawner, unused = _open_spawner(resolved.config, "sampling"), Interrupts()
         from sfactory.runner.session import Session
@@ -281,16 +281,14 @@ def _observer(on_report: OnReport) -> Observer:
 
 
 def _arguments(flags: Mapping[str, object] | Sequence[str]) -> list[str]:
-    """The words of a command line."""
-    if isinstance(flags, Mapping):
-        return words_of(flags)
-    words = [] if isinstance(flags, str) else list(flags)
+    """The words of a command line. Raises ConfigError for those that would print something and end the program."""
+    words = [] if isinstance(flags, str) else words_of(flags) if isinstance(flags, Mapping) else list(flags)
     if isinstance(flags, str) or not all(isinstance(word, str) for word in words):
         raise ConfigError(["flags must be a mapping of names to values, or a list of words such as --env=CartPole-v1"])
     if asks_for_help(words):
-        raise ConfigError(["--help: trains nothing; docs/flags.md lists all flags"])
-    if any(word.startswith(("--print_config", "--print-config")) for word in words):
-        raise ConfigError(["--print_config: trains nothing; python -m sfactory.train prints them"])
+        raise ConfigError(["--help: starts nothing; docs/flags.md lists all flags"])
+    if any(re.match("--print[_-]config(?!=false$)", word, re.IGNORECASE) for word in words):
+        raise ConfigError(["--print_config: starts nothing; python -m sfactory.train prints them"])
     return words
 
 

@@ -213,6 +213,21 @@ def test_refused_runs_raise_all_problems_and_leave_signals_as_they_were(flags: F
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.parametrize(
+    "asked", [{"help": True}, {"help": "optim"}, {"print_config": True}, {"print-config": "True"}], ids=str
+)
+def test_what_only_prints_is_refused_in_every_form(flags: Flags, asked: dict[str, Any]) -> None:
+    given: dict[str, Any] = {**flags, **asked}
+    for form in (to_argv(given), given):
+        with pytest.raises(ConfigError, match="starts nothing"):
+            sfactory.run(form)
+    with pytest.raises(ConfigError, match="starts nothing"):
+        sfactory.train(**given)
+    with pytest.raises(ConfigError, match="starts nothing"), sfactory.sampler(**given):
+        pass
+    assert api._arguments({"print_config": False}) == ["--print_config=False"]
+
+
 @pytest.mark.parametrize("form", [lambda each: each, lambda each: [each], lambda each: iter((each,))])
 def test_observers_are_several_or_one(monkeypatch: pytest.MonkeyPatch, form: Callable[[Any], Any]) -> None:
     given: list[Any] = []
