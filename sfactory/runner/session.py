@@ -136,6 +136,8 @@ class Session:
         """Measure throughput."""
         console = Console(None, None, quiet=self._config.report.quiet)
         plan = self.plan()
+        for warning in self._resolved.warnings:
+            _log.warning("%s", warning)
         if self._config.tuning.autotune:
             plan = self._tune(plan, console)
         started = now()

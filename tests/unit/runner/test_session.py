@@ -108,6 +108,21 @@ def test_time_left_counts_every_limit_but_the_defaults(
     assert session.ends_of(config_of(given)) == ends
 
 
+def test_a_benchmark_shows_the_warnings_of_its_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(session.Session, "plan", lambda self: None)
+    monkeypatch.setattr(session.Benchmark, "__init__", lambda self, *given: None)
+    monkeypatch.setattr(session.Benchmark, "run", lambda self, *given: None)
+    argv = ["--env=CartPole-v1", "--benchmark=True", "--algo=APPO"]
+    interrupts = Interrupts()
+
+    session.Session(read_command_line(argv), argv, Spawner(), interrupts, 0.0).benchmark()
+
+    interrupts.restore()
+    assert [message.partition(" ")[0] for message in caplog.messages] == ["--algo=APPO"]
+
+
 @pytest.mark.parametrize(
     ("begun", "given", "warned"),
     [
