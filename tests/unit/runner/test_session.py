@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from sfactory.benchmark.benchmark import Benchmark
 from sfactory.config.flags import config_of
 from sfactory.config.resolve import read_command_line
 from sfactory.config.saved_config import write_config
@@ -112,8 +113,8 @@ def test_a_benchmark_shows_the_warnings_of_its_start(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(session.Session, "plan", lambda self: None)
-    monkeypatch.setattr(session.Benchmark, "__init__", lambda self, *given: None)
-    monkeypatch.setattr(session.Benchmark, "run", lambda self, *given: None)
+    monkeypatch.setattr(Benchmark, "__init__", lambda self, *given: None)
+    monkeypatch.setattr(Benchmark, "run", lambda self, *given: None)
     argv = ["--env=CartPole-v1", "--benchmark=True", "--algo=APPO"]
     interrupts = Interrupts()
 
