@@ -75,9 +75,7 @@ class _Constants(NamedTuple):
     drawn: Tensor | None
 
     def columns(self, which: slice) -> _Constants:
-        drawn = None if self.drawn is None else self.drawn[:, which]
-        parts = [tensor[:, which] for tensor in (self.returns, self.advantages, self.normalized, self.reference)]
-        return _Constants(*parts, drawn)
+        return _Constants._make(None if tensor is None else tensor[:, which] for tensor in self)
 
 
 class LossFunction:
