@@ -15,7 +15,7 @@ from sfactory.errors import ConfigError
 from sfactory.pbt.plot import draw, read_history
 from sfactory.process.command import Command
 from sfactory.results.figure import draw_comparison, draw_curves
-from sfactory.results.runs import Group, Run, grouped, name_of
+from sfactory.results.runs import Run, grouped, labelled
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,8 +42,8 @@ def _draw(plot: Plot) -> dict[str, object]:
         }
     how = plot.settings.metric, plot.settings.over, plot.settings.label, plot.out
     if plot.picture == COMPARE:
-        first, second = ([Run(path) for path in group] for group in plot.groups)
-        return draw_comparison((Group(name_of(first), first, {}), Group(name_of(second), second, {})), *how)
+        first, second = labelled([[Run(path) for path in group] for group in plot.groups])
+        return draw_comparison((first, second), *how)
     return draw_curves(grouped([Run(path) for path in plot.groups[0]]), *how)
 
 

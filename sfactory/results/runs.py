@@ -173,7 +173,7 @@ def _without_undone(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in nothing but the seed. differing: the settings that not all groups have."""
+    """Runs that are shown together. differing: the settings that all of them have, and not all other groups."""
 
     label: str
     runs: Sequence[Run]
@@ -202,11 +202,19 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
             found.append([run])
         else:
             group.append(run)
-    names = dict.fromkeys(name for group in found for name in group[0].same)
-    differing = [name for name in names if len({group[0].same.get(name, "") for group in found}) > 1]
-    texts = [{name: group[0].same.get(name, "-") for name in differing} for group in found]
-    labels = _labels(found, texts)
-    return [Group(label, group, text) for label, group, text in zip(labels, found, texts, strict=True)]
+    return labelled(found)
+
+
+def labelled(groups: Sequence[Sequence[Run]]) -> list[Group]:
+    """These groups with labels that say how they differ, in settings that all runs of each group have."""
+    names = dict.fromkeys(name for group in groups for name in group[0].same)
+    found = {name: [{run.same.get(name, "") for run in group} for group in groups] for name in names}
+    differing = [
+        name for name, texts in found.items() if max(map(len, texts)) == 1 and any(each != texts[0] for each in texts)
+    ]
+    texts = [{name: group[0].same.get(name, "-") for name in differing} for group in groups]
+    labels = _labels(groups, texts)
+    return [Group(label, group, text) for label, group, text in zip(labels, groups, texts, strict=True)]
 
 
 def _labels(groups: Sequence[Sequence[Run]], texts: Sequence[Mapping[str, str]]) -> list[str]:

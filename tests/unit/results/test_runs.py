@@ -19,7 +19,7 @@ from sfactory.config.saved_config import run_dirs, write_config
 from sfactory.experiment.run_dir import RunDir
 from sfactory.results import server
 from sfactory.results.page import data_of, data_text, embedded_or_linked
-from sfactory.results.runs import RETURN, Run, grouped
+from sfactory.results.runs import RETURN, Run, grouped, labelled
 from sfactory.results.server import LivePage, PageServer
 from tests.support.processes import eventually
 
@@ -103,8 +103,22 @@ def test_pictures_of_curves_and_of_a_comparison(capsys: pytest.CaptureFixture[st
     assert plot.main(["compare", *pairs, "--out=compare.png"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["probability_of_improvement"] == 0.75
-    assert [group["label"] for group in result["groups"]] == ["lr_0.001", "lr_0.0001_1"]
+    assert [group["label"] for group in result["groups"]] == ["learning_rate=0.001", "learning_rate=0.0001"]
     assert Path("compare.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_groups_that_are_compared_are_named_by_the_settings_that_all_of_their_runs_have() -> None:
+    def group(gamma: float, env: str = "CartPole-v1") -> list[Run]:
+        names = {seed: f"ppo_seed_{seed}_gamma_{gamma}_env_{env}" for seed in (1111, 2222)}
+        return [Run(save_run(name, [1.0] * 4, seed=seed, gamma=gamma, env=env)) for seed, name in names.items()]
+
+    first, second = group(0.97), group(0.99)
+    assert [each.label for each in labelled([first, second])] == ["gamma=0.97", "gamma=0.99"]
+    assert [each.label for each in labelled([first, first])] == ["ppo_seed (1)", "ppo_seed (2)"]
+    envs = [[*first, *group(0.97, "Acrobot-v1")], [*second, *group(0.99, "Acrobot-v1")]]
+    assert [each.label for each in labelled(envs)] == ["gamma=0.97", "gamma=0.99"]
+    assert [each.label for each in labelled([envs[0], [*first, *second]])] == ["ppo_seed (1)", "ppo_seed (2)"]
+    assert [len(each.runs) for each in labelled(envs)] == [4, 4]
 
 
 @pytest.mark.parametrize(
