@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import yaml
 
@@ -18,6 +19,7 @@ from sfactory.config.trust import NETWORKS, TRUST, untrusted
 from sfactory.experiment.saved_policy import SavedPolicy
 from sfactory.experiment.summary import Summary
 from sfactory.exporting.hub import CARD
+from sfactory.pbt.ranking import REWARD
 
 _CARD = """---
 {head}---
@@ -49,12 +51,17 @@ All that differ from the defaults:
 {settings}
 ```
 """
+# What the objective of a best checkpoint is, by --save_best_metric; others are no returns.
+_BEST = {
+    REWARD: "the mean of the last episodes of training when it was best",
+    "eval_return": "the mean of an evaluation",
+}
 
 
 def model_card(saved: SavedPolicy, policy: int, repository: str) -> str:
-    """Markdown with a head of YAML, as the Hub reads it. The return is that of the run's summary.json."""
+    """Markdown with a head of YAML, as the Hub reads it. See ``_result`` for the return."""
     config, env = saved.config, saved.config.run.env
-    result = _result(Summary.read(saved.named_in.with_name(SUMMARY_NAME)), policy)
+    result = _result(saved, policy)
     head: dict[str, object] = {
         "library_name": "sfactory",
         "pipeline_tag": "reinforcement-learning",
@@ -78,16 +85,25 @@ def model_card(saved: SavedPolicy, policy: int, repository: str) -> str:
     )
 
 
-def _result(summary: Summary | None, policy: int) -> str | None:
-    """The return with its range over the episodes of the last evaluation, else the mean at the end of training."""
+def _result(saved: SavedPolicy, policy: int) -> str | None:
+    """The return of this checkpoint, of which summary.json may say nothing; then None.
+
+    That of an evaluation with its range over the episodes; of a best checkpoint that by which it is the best; else the
+    mean at the end of training.
+    """
+    summary, state = Summary.read(saved.named_in.with_name(SUMMARY_NAME)), saved.state
+    played = (None if summary is None or summary.policies else summary.evaluation) or {}
+    mean, least, most = (played.get(f"episode_return_{name}") for name in ("mean", "min", "max"))
+    is_of_it = played.get("policy_env_steps") == state.env_steps
+    if is_of_it and mean is not None and least is not None and most is not None:
+        return f"{mean:.2f}, between {least:.2f} and {most:.2f} in {played['episodes']} episodes of an evaluation"
+    if saved.checkpoint.name.startswith("best_") and state.best_metric in _BEST:
+        return f"{state.best_objective:.2f}, {_BEST[state.best_metric]}"
     if summary is None:
         return None
-    played = summary.evaluation or {}
-    mean, least, most = (played.get(f"episode_return_{name}") for name in ("mean", "min", "max"))
-    if mean is not None and least is not None and most is not None and not summary.policies:
-        return f"{mean:.2f}, between {least:.2f} and {most:.2f} in {played['episodes']} episodes of an evaluation"
-    of_policies = [each.get("episode_return_mean") for each in summary.policies] or [summary.episode_return_mean]
-    mean = of_policies[policy] if policy < len(of_policies) else None
+    policies: Sequence[Mapping[str, Any]] = summary.policies or [vars(summary)]
+    at_end = policies[policy] if policy < len(policies) else {}
+    mean = at_end.get("episode_return_mean") if at_end.get("env_steps") == state.env_steps else None
     return None if mean is None else f"{mean:.2f}, the mean of the last episodes of training"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,21 @@ from safetensors import safe_open
 from safetensors.torch import load, load_file, save_file
 
 from sfactory import enjoy, export
+from sfactory.checkpoint.directory import Kind
+from sfactory.config.commands import PolicyFlags
 from sfactory.errors import ExitCode
+from sfactory.experiment.saved_policy import SavedPolicy
 from sfactory.experiment.summary import Summary
+from sfactory.exporting.model_card import model_card
 from tests.support.hub_server import TOKEN, HubServer, hub_server
-from tests.support.saved_run import BANDIT, TRUSTED, save_run
+from tests.support.saved_run import BANDIT, TRUSTED, checkpoints, payload, save_run
 from tests.support.warm_process import finished
 
 OUT = "policy.safetensors"
 HUB = "somebody/bandit"
 FIRST = f"--env={BANDIT}"
+_RETURNS = {"episode_return_mean": 4.5, "episode_return_min": 4.0, "episode_return_max": 5.0}
+PLAYED = {"policy_env_steps": 70, "episodes": 30, **_RETURNS}
 
 
 @pytest.fixture(autouse=True)
@@ -47,8 +54,7 @@ def command(module: str, *argv: str) -> dict[str, Any]:
 
 def test_a_pushed_policy_is_loaded_and_plays_as_its_run(hub: HubServer, capsys: pytest.CaptureFixture[str]) -> None:
     save_run(certainty=8.0, gamma=0.5, num_batches_to_accumulate=0)
-    played = {"episode_return_mean": 4.5, "episode_return_min": 4.0, "episode_return_max": 5.0, "episodes": 30}
-    Summary("done", 70, 70, 70, 1.0, evaluation=played).write(Path("train_dir/run/summary.json"))
+    Summary("done", 70, 70, 70, 1.0, evaluation=PLAYED).write(Path("train_dir/run/summary.json"))
 
     result = command("sfactory.export", "--experiment=run", FIRST, f"--push_to_hub={HUB}")
 
@@ -74,6 +80,36 @@ def test_a_pushed_policy_is_loaded_and_plays_as_its_run(hub: HubServer, capsys: 
 
     assert {**ours, "checkpoint": "", "policy": None} == {**theirs, "checkpoint": "", "policy": None}
     assert load_file(theirs["checkpoint"]).keys() == load(hub.files[HUB][OUT]).keys()
+
+
+def test_a_model_card_has_the_return_of_its_checkpoint_or_none() -> None:
+    save_run()
+    summary = Summary("done", 70, 70, 70, 1.0, episode_return_mean=3.0, evaluation=PLAYED)
+    later, best = payload(1.0) | {"env_steps": 80}, payload(1.0) | {"env_steps": 60, "best_objective": 2.5}
+    checkpoints().save_best(best, 6, 60, 2.5)
+    checkpoints().save_milestone(payload(1.0) | {"env_steps": 50}, 5, 50)
+
+    def shown(summary: Summary, kind: Kind = "latest", steps: int | None = None) -> str:
+        summary.write(Path("train_dir/run/summary.json"))
+        wanted = PolicyFlags("run", load_checkpoint_kind=kind, checkpoint_env_steps=steps, trust_run_dir=True)
+        card = model_card(SavedPolicy.load(wanted), 0, HUB)
+        return card.partition("| return | ")[2].partition(" |")[0].partition(" in ")[0]
+
+    assert shown(summary) == "4.50, between 4.00 and 5.00"
+    of_60 = {**PLAYED, "policy_env_steps": 60}
+    assert shown(replace(summary, evaluation=of_60)) == "3.00, the mean of the last episodes of training"
+    assert shown(replace(summary, evaluation=of_60), steps=60) == "4.50, between 4.00 and 5.00"
+    assert shown(summary, "best") == "2.50, the mean of the last episodes of training when it was best"
+    assert shown(summary, steps=60) == "2.50, the mean of the last episodes of training when it was best"
+    assert shown(summary, "milestone") == "not known"
+    policies = [{"env_steps": 70, "episode_return_mean": 2.0}, {"env_steps": 90, "episode_return_mean": 1.0}]
+    assert shown(replace(summary, env_steps=160, policies=policies)).startswith("2.00, the mean")
+    checkpoints().save_best(best | {"best_metric": "true_objective"}, 6, 60, 2.5)
+    assert shown(summary, "best") == "not known"
+    checkpoints().save_best(best | {"best_metric": "eval_return"}, 6, 60, 2.5)
+    assert shown(summary, "best") == "2.50, the mean of an evaluation"
+    checkpoints().save(later, 8, 80)  # the run goes on, and its summary is that of the session before
+    assert shown(summary) == "not known"
 
 
 def test_an_exported_file_is_played_as_its_run_and_code_in_it_needs_trust(capsys: pytest.CaptureFixture[str]) -> None:
