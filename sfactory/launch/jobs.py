@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args
 from sfactory import atomic
 from sfactory.config.argv import asks_for_help
 from sfactory.config.flags import assigned, config_of, values_of
+from sfactory.config.population_rules import learning_policies
 from sfactory.config.resolve import GIVEN_EARLIER, Resolved, read_command_line
 from sfactory.config.saved_config import CONFIG_NAME, FROZEN, NOTED, RUN_NAME, SUMMARY_NAME, read_config
 from sfactory.config.schema import Config
@@ -92,8 +93,8 @@ class Job:
     def done(self) -> bool:
         """Whether its run.json says that it has finished, and starting it again would train no further.
 
-        It would not if a limit is reached; of a run that has ended before, or has several policies, if it was started
-        with exactly these arguments and their limits are not higher now.
+        It would not if a limit is reached, of several policies by each that learns; of a run that has ended before, if
+        it was started with exactly these arguments and their limits are not higher now.
         """
         try:
             record = atomic.read_json(self.run_dir / RUN_NAME)
@@ -113,9 +114,14 @@ class Job:
     @property
     def _limit_is_reached(self) -> bool:
         summary = Summary.read(self.run_dir / SUMMARY_NAME)
-        if summary is None or self.config.population.num_policies > 1:  # limits are those of each policy
+        if summary is None:
             return False
-        return any(map(operator.ge, (summary.env_steps, summary.train_seconds), self._limits))
+        steps: float = summary.env_steps
+        if self.config.population.num_policies > 1:  # limits are those of each policy
+            of_each = dict(enumerate(summary.policies))
+            learning = [of_each.get(policy, {}).get("env_steps") for policy in learning_policies(self.config)]
+            steps = min(each or 0.0 for each in learning)
+        return any(map(operator.ge, (steps, summary.train_seconds), self._limits))
 
     @property
     def _limits_are_higher(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -31,13 +32,14 @@ def jobs(cmd: str, seeds: list[int]) -> list[Job]:
     return jobs_of(RunDescription("many", [Experiment("run", cmd, ParamGrid({"seed": seeds}))]), Path("many"), "")
 
 
-def finish(job: Job, env_steps: int = 1000, seconds: float = 10.0) -> None:
+def finish(job: Job, env_steps: int = 1000, seconds: float = 10.0, policies: Sequence[int] = ()) -> None:
     """Leaves what a run leaves that has finished."""
     resolved = read_command_line(job.arguments)
     job.run_dir.mkdir(parents=True, exist_ok=True)
     write_config(job.run_dir, resolved.config, resolved.sources)
     start(job)
-    Summary("done", env_steps, env_steps, env_steps, seconds).write(job.run_dir / "summary.json")
+    of_each = [{"env_steps": steps} for steps in policies]
+    Summary("done", env_steps, env_steps, env_steps, seconds, policies=of_each).write(job.run_dir / "summary.json")
 
 
 def start(job: Job) -> None:
@@ -62,6 +64,26 @@ def test_finished_run_is_done_unless_a_limit_was_raised(edited: str, done: bool)
     finish(jobs(STARTED, [1])[0])
 
     (job,) = jobs(f"{BANDIT} {edited}", [1])
+
+    assert job.done == done
+
+
+@pytest.mark.parametrize(
+    ("edited", "steps", "done"),
+    [
+        ("--train_for_env_steps=1000 --gamma=0.5", (1000, 1001), True),
+        ("--train_for_env_steps=1001 --gamma=0.5", (1000, 1001), False),
+        ("--train_for_env_steps=1000 --gamma=0.5", (1000,), False),
+        ("--train_for_env_steps=1000 --gamma=0.5 --train_policies 1", (0, 1001), True),
+        ("--train_for_env_steps=5000 --gamma=0.5 --train_for_seconds=9", (1000, 1001), True),
+    ],
+)
+def test_finished_population_is_done_unless_a_limit_of_a_policy_that_learns_was_raised(
+    edited: str, steps: tuple[int, ...], done: bool
+) -> None:
+    finish(jobs(f"{STARTED} --num_policies=2", [1])[0], 2000, policies=steps)
+
+    (job,) = jobs(f"{BANDIT} --num_policies=2 {edited}", [1])
 
     assert job.done == done
 
