@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +37,8 @@ from sfactory.errors import ConfigError, ResourceError
 # In the folder of a run: its flags, sessions, rows, result, a copy of what is printed, videos of evaluations, its page.
 CONFIG_NAME, RUN_NAME, METRICS_NAME = "config.json", "run.json", "metrics.jsonl"
 SUMMARY_NAME, LOG_NAME, VIDEOS_NAME, PAGE_NAME = "summary.json", "sf_log.txt", "videos", "report.html"
+RESTARTED, OVERWRITTEN = "_old", "_overwritten"  # begin what --restart_behavior adds to the name of an earlier run
+_RENAMED = re.compile(rf"(.+)({RESTARTED}\d{{4,}}|{OVERWRITTEN}(\d{{4,}})?)")
 FORMAT_VERSION = 1
 SAVED_RUN = "saved run"  # the source of what a resumed run takes over
 BY_ENV = "env"  # the source of what the env has decided
@@ -58,9 +62,22 @@ def list_of_runs(train_dir: Path) -> str:
     return f"{train_dir} holds " + (f"the runs {', '.join(runs[:10])}" if runs else "no run at all")
 
 
+def is_renamed(run_dir: Path) -> bool:
+    """Whether the run in ``run_dir`` has lost the name that it was trained under to another run."""
+    name = _RENAMED.fullmatch(run_dir.name)
+    if name is None:
+        return False
+    try:
+        return bool(atomic.read_json(run_dir / CONFIG_NAME)["config"]["experiment"] == name[1])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def run_dirs(words: Sequence[str], train_dir: str, any_folder: bool = False) -> list[Path]:
     """The folders of runs. Each word is a folder in ``train_dir`` of that name, else a folder: of a run, or of runs.
 
+    A folder of runs stands for those that have their own names, as others would be further seeds of the same settings;
+    a line on stderr names these.
     any_folder: a word may be one of another kind, such as the --pbt_dir of a population. Raises ConfigError with a line
     for each word that is none.
     """
@@ -69,7 +86,11 @@ def run_dirs(words: Sequence[str], train_dir: str, any_folder: bool = False) -> 
         places = [path for path in (Path(train_dir) / word, Path(word)) if path.is_dir()][:1]
         if not (any_folder or any((place / CONFIG_NAME).exists() for place in places)):
             inside = [place / run for place in places for run in runs_in(place)]
-            places = inside or [place for place in places if (place / METRICS_NAME).exists()]
+            current = [run for run in inside if not is_renamed(run)]
+            if current and len(current) < len(inside):
+                renamed = ", ".join(run.name for run in inside if run not in current)
+                print(f"{places[0]}: {renamed}: left out, as restarted since; name them to have them", file=sys.stderr)
+            places = current or inside or [place for place in places if (place / METRICS_NAME).exists()]
         if not places:
             where = f"neither in {train_dir} nor as a folder of runs from {Path.cwd()}"
             problems.append(f"there is no run {shown(word)!r}, {where}")

@@ -21,7 +21,16 @@ from typing import Literal
 
 from sfactory import atomic
 from sfactory.checkpoint.directory import MILESTONES, is_checkpoint
-from sfactory.config.saved_config import CONFIG_NAME, METRICS_NAME, PAGE_NAME, RUN_NAME, SUMMARY_NAME, VIDEOS_NAME
+from sfactory.config.saved_config import (
+    CONFIG_NAME,
+    METRICS_NAME,
+    OVERWRITTEN,
+    PAGE_NAME,
+    RESTARTED,
+    RUN_NAME,
+    SUMMARY_NAME,
+    VIDEOS_NAME,
+)
 from sfactory.errors import Refused, RunDirError
 from sfactory.experiment.run_dir import LOCK_NAME, RunDir, numbered, trained_checkpoints
 from sfactory.learner.diagnostics import EVIDENCE_FILE
@@ -154,8 +163,8 @@ def _content(path: Path) -> bytes | None:
 def _archives(path: Path, behavior: Behavior) -> Iterator[Path]:
     """The names that archived runs of the name ``path`` get, in their order."""
     if behavior == "overwrite":
-        return numbered(path.with_name(f"{path.name}_overwritten"))
-    return itertools.islice(numbered(path.with_name(f"{path.name}_old")), 1, None)
+        return numbered(path.with_name(f"{path.name}{OVERWRITTEN}"))
+    return itertools.islice(numbered(path.with_name(f"{path.name}{RESTARTED}")), 1, None)
 
 
 def _is_missing(folder: Path) -> bool:

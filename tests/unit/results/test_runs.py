@@ -158,6 +158,22 @@ def test_words_are_runs_folders_of_runs_and_runs_that_have_lost_their_settings()
     assert run_dirs(["train_dir", "bare", "named"], "train_dir") == [named, bare]
 
 
+def test_a_folder_of_runs_stands_for_all_but_those_that_a_restart_has_renamed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run, of_this_name = save_run("run", [1.0] * 4), save_run("other_old0001", [1.0] * 4)
+    renamed = [save_run(name, [1.0] * 4) for name in ("run_old0001", "run_overwritten", "run_overwritten0001")]
+    for folder in renamed:
+        write_config(folder, config_of({"env": "CartPole-v1", "experiment": "run"}), {})
+
+    assert run_dirs(["train_dir"], "train_dir") == [of_this_name, run]
+    assert "train_dir: run_old0001, run_overwritten, run_overwritten0001" in capsys.readouterr().err
+    assert run_dirs(["train_dir", "run_old0001"], "train_dir") == [of_this_name, run, renamed[0]]
+    for folder in (run, of_this_name):
+        folder.rename(folder.name)
+    assert run_dirs(["train_dir"], "train_dir") == renamed
+
+
 def test_page_data_has_all_that_runs_tell_and_no_markup() -> None:
     runs = save_runs()
     with (runs[0] / "sf_log.txt").open("w") as log:
