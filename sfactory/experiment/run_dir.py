@@ -171,23 +171,33 @@ class RunDir:
         """The folder of one policy's checkpoints."""
         return checkpoint_folder(self.path, policy)
 
-    def write_run_json(self, status: Status, *, argv: Sequence[str], seed: int | None) -> None:
+    @property
+    def is_done(self) -> bool:
+        """Whether run.json says that the run is done."""
+        return not self.lost and self._record()[0].get("status") == "done"
+
+    def write_run_json(self, status: Status, *, argv: Sequence[str], seed: int | None, idle: bool = False) -> None:
         """Record this session under ``status``: its facts at the top, and those of all sessions in ``sessions``.
 
+        idle: it trains nothing. Then the facts at the top stay, and a run that is done stays so.
         Called at the start and at the end of a session. If it cannot be written, only a warning is logged. A folder
         that is lost is left alone.
         """
         if self.lost:
             return
-        sessions = self._sessions()
+        top, sessions = self._record()
         if not self._facts:
             self._facts = session_facts(argv, seed)
             tree = WorkingTree.of_current_directory(leave_out=self.path.parent)
             self._facts |= tree.facts | {"git_diff": self._keep_diff(tree.diff, first=not sessions)}
         earlier = [item for item in sessions if item.get("id") != self._facts["id"]]
         session = {**self._facts, "status": status, "updated": local_time()}
+        if idle and top:
+            top["status"] = "done" if top.get("status") == "done" else status
+        else:
+            top = session
         try:
-            atomic.write_json(self.run_json, {**session, "sessions": [*earlier, session]})
+            atomic.write_json(self.run_json, {**top, "sessions": [*earlier, session]})
         except OSError as error:
             _log.warning("%s could not be written: %s", self.run_json, error)
 
@@ -206,15 +216,16 @@ class RunDir:
             return None
         return name
 
-    def _sessions(self) -> list[dict[str, Any]]:
-        """The sessions recorded so far; a record that cannot be read is renamed."""
+    def _record(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """The facts at the top of run.json, and the sessions; one that cannot be read is renamed."""
         try:
-            return [dict(session) for session in atomic.read_json(self.run_json)["sessions"]]
+            record = dict(atomic.read_json(self.run_json))
+            return record, [dict(session) for session in record.pop("sessions")]
         except FileNotFoundError:
-            return []
+            return {}, []
         except (OSError, ValueError, KeyError, TypeError) as error:
             keep_unreadable(self.run_json, error)
-            return []
+            return {}, []
 
 
 def _remove_without_content(folder: Path) -> bool:

@@ -177,7 +177,7 @@ def _run(group: int, run: Run) -> dict[str, Any]:
     return {
         "name": run.name,
         "group": group,
-        "seed": facts.get("seed", run.settings.get("seed")),
+        "seed": run.settings.get("seed", facts.get("seed")),
         "status": run.status,
         "started": str(facts.get("started", "")),
         "updated": str(last.get("time", facts.get("updated", ""))),

@@ -263,12 +263,14 @@ class Session:
         self, ended: Outcome, observers: Observers, run_dir: RunDir, earlier: EarlierRun, console: Console
     ) -> Outcome:
         """Record how the session ended, end the observers, and print the last lines on stderr."""
-        _write_summary(ended, run_dir)  # before the observers: one may take minutes to end
+        stays_done = not self.has_begun and ended.status != "done" and run_dir.is_done
+        if not stays_done:
+            _write_summary(ended, run_dir)  # before the observers: one may take minutes to end
         outcome = observers.end(ended)
-        if outcome.summary != ended.summary:
+        if outcome.summary != ended.summary and not stays_done:
             _write_summary(outcome, run_dir)
         summary, error = outcome.summary, outcome.error
-        run_dir.write_run_json(outcome.status, argv=self._arguments, seed=self._seed)
+        run_dir.write_run_json(outcome.status, argv=self._arguments, seed=self._seed, idle=not self.has_begun)
         if error is not None and str(error) != error.headline:  # the last line has the headline
             console.message(f"error: {clean(str(error), MOST_OF_REPORT)}", logging.ERROR)
         is_back = (outcome.status != "done" or not self.has_begun) and earlier.put_back()

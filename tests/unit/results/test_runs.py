@@ -180,7 +180,7 @@ def test_page_data_has_all_that_runs_tell_and_no_markup() -> None:
         log.write(
             "[10:00:00] WARNING: sf-actor-0: <b>slow</b>\n[10:00:01] env_steps=3\n[10:00:02] bound by actor: why\n"
         )
-    (runs[0] / "run.json").write_text('{"status": "failed", "seed": 1, "sessions": 3}')
+    (runs[0] / "run.json").write_text('{"status": "failed", "seed": 5, "sessions": 3}')
     (runs[1] / "run.json").write_text("[]")
     (runs[1] / "population.jsonl").write_text("{}\n")
     row = {"env_steps": 5000, "perf/env_restarts": 2, "perf/bad_env_data": float("nan"), "own/number": 3}
@@ -189,6 +189,7 @@ def test_page_data_has_all_that_runs_tell_and_no_markup() -> None:
 
     data = data_of(runs, lambda number, video: "")
 
+    assert [run["seed"] for run in data["runs"]] == [1, 2, 1, 2]  # of config.json
     texts = {(event["kind"], event["text"]) for event in data["events"] if event["run"] == 0}
     assert texts == {
         ("fault", "run failed"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -140,6 +141,40 @@ def test_a_start_that_is_stopped_before_it_has_trained_changes_neither_flags_nor
     assert config.read_bytes() == before
     assert saved_env_steps(tmp_path / "run") == 32
     assert "--restart_behavior=restart" in capsys.readouterr().err.splitlines()[-1].partition(" resume: ")[2]
+
+
+def test_starts_that_train_nothing_leave_what_is_on_record_of_a_finished_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(_spawner: Spawner, factory: EnvFactory, *_: object, **__: object) -> Probed:
+        os.kill(os.getpid(), signal.SIGINT)
+        return examine(factory)
+
+    def record() -> dict[str, Any]:
+        return dict(json.loads((tmp_path / "run" / "run.json").read_text()))
+
+    start(tmp_path, ENV, "--train_for_env_steps=32", "--seed=3")
+    before, summary = record(), (tmp_path / "run" / "summary.json").read_bytes()
+    again = start(tmp_path, ENV, "--train_for_env_steps=32", "--seed=7")
+    monkeypatch.setattr(session, "probe_env", stopped)
+    interrupted = start(tmp_path, ENV, "--train_for_env_steps=64", "--seed=8")
+
+    assert [again.status, interrupted.status] == ["done", "interrupted"]
+    sessions = record()["sessions"]
+    assert record() == {**before, "sessions": sessions}
+    assert [(each["seed"], each["status"]) for each in sessions] == [(3, "done"), (7, "done"), (8, "interrupted")]
+    assert (tmp_path / "run" / "summary.json").read_bytes() == summary
+
+
+def test_the_start_that_finds_a_killed_run_finished_records_that_it_is_done(tmp_path: Path) -> None:
+    start(tmp_path, ENV, "--train_for_env_steps=32", "--seed=3")
+    file = tmp_path / "run" / "run.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "status": "running"}))
+
+    start(tmp_path, ENV, "--train_for_env_steps=32", "--seed=7")
+
+    record = json.loads(file.read_text())
+    assert (record["status"], record["seed"]) == ("done", 3)
 
 
 def test_a_new_run_that_is_refused_leaves_no_flags(tmp_path: Path) -> None:
