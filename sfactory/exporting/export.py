@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from keyword import iskeyword
 from pathlib import Path
 
 from sfactory import __version__, atomic
@@ -64,6 +65,8 @@ def export(config: ExportConfig) -> str:
         "checkpoint": str(saved.checkpoint),
         "checkpoint_env_steps": saved.state.env_steps,
     }
+    if len(paths) > 1:
+        result["module"] = str(paths[1])
     if config.format != "safetensors":
         function = ActingFunction(model)
         result |= {"inputs": list(function.inputs), "outputs": function.outputs}
@@ -119,7 +122,7 @@ def _new_files(config: ExportConfig) -> list[Path]:
     if config.push_to_hub and not config.out:
         return []
     path = Path(config.out or config.experiment + ENDINGS[config.format])
-    paths = [path, path.with_suffix(".py")] if config.format == "numpy" else [path]
+    paths = [path, path.with_name(f"{_module_name(path.stem)}.py")] if config.format == "numpy" else [path]
     for new in paths:
         if new.exists() or new.is_symlink():
             problem = f"{new} exists already and is not overwritten; give another name"
@@ -129,3 +132,9 @@ def _new_files(config: ExportConfig) -> list[Path]:
             [f"{assigned('out', str(path))}: there is no folder {path.parent}; create it, or give another"]
         )
     return paths
+
+
+def _module_name(text: str) -> str:
+    """``text`` as the name of a module, which ``import`` takes."""
+    name = "".join(letter if f"_{letter}".isidentifier() else "_" for letter in text)
+    return f"{name}_" if iskeyword(name) else name if name.isidentifier() else f"_{name}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import runpy
 import sys
@@ -94,6 +95,25 @@ def test_arrays_act_by_numpy_alone_and_nothing_is_overwritten(capsys: pytest.Cap
     assert export.main(argv) == ExitCode.REFUSED
     assert "--out=run.npz: run.py exists already" in capsys.readouterr().err
     assert not Path("run.npz").exists()
+
+
+def test_the_module_beside_arrays_can_be_imported_whatever_their_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    save_run("Cart.Pole-v1")
+    save_run("class")
+    argv = [TRUSTED, "--format=numpy"]
+
+    for name, out, module in (
+        ("Cart.Pole-v1", [], "Cart_Pole_v1"),
+        ("class", [], "class_"),
+        ("class", ["--out=2-x².npz"], "_2_x_"),
+    ):
+        assert export.main([f"--experiment={name}", *argv, *out]) == ExitCode.DONE
+        result = json.loads(capsys.readouterr().out)
+        assert result["module"] == f"{module}.py"
+        assert importlib.import_module(module).Policy(result["file"]).about["env"] == BANDIT
 
 
 OLDER = """
