@@ -90,11 +90,20 @@ class Evaluation:
         return {name: finite(value) for name, value in result.items()}
 
     def write_csv(self, path: str | Path) -> None:
-        """A line for each episode: its number, return, length, and what else it reports. Raises CannotSaveError."""
+        """A line for each episode: its number, return, length, and what else it reports. Raises CannotSaveError.
+
+        A statistic with the name of another column has ``stats/`` before it.
+        """
         names = sorted({name for episode in self.episodes for name in episode.stats})
         text = io.StringIO()
         rows = csv.writer(text, lineterminator="\n")
-        rows.writerow(["episode", "return", "length", *names])
+        header = ["episode", "return", "length"]
+        for name in names:
+            column = name
+            while column in header:
+                column = f"stats/{column}"
+            header.append(column)
+        rows.writerow(header)
         for number, episode in enumerate(self.episodes):
             stats = [episode.stats.get(name, "") for name in names]
             rows.writerow([number, episode.episode_return, episode.length, *stats])
