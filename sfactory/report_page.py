@@ -45,7 +45,7 @@ def _write(runs: Sequence[Path], out: Path) -> str:
 
 
 def _serve(page: Page) -> None:
-    with PageServer(LivePage(page.runs), page.port) as server:
+    with PageServer(LivePage(page.runs, page.find), page.port) as server:
         print(json.dumps({"url": server.url, "runs": len(page.runs)}), flush=True)
         print(f"serving {server.url} until Ctrl-C", file=sys.stderr, flush=True)
         server.serve_forever()

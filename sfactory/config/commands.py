@@ -9,6 +9,7 @@ import re
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
@@ -292,11 +293,12 @@ class PageConfig:
 
 
 class Page(NamedTuple):
-    """A page of runs: written into ``out`` or, if that is None, served at ``port``."""
+    """A page of runs: written into ``out`` or, if that is None, served at ``port``. find: what ``runs`` are by now."""
 
     runs: tuple[Path, ...]
     out: Path | None
     port: int
+    find: Callable[[], Sequence[Path]]
 
 
 def _page_clashes(config: PageConfig) -> Iterator[Clash]:
@@ -327,7 +329,8 @@ def read_page_line(argv: Sequence[str]) -> Page:
     runs = tuple(run_dirs(argv[:count], settings.train_dir))
     folder = runs[0] if len(runs) == 1 else Path()
     out = Path(settings.out) if settings.out else folder / PAGE_NAME
-    return Page(runs, None if settings.serve else out, settings.port)
+    find = partial(run_dirs, argv[:count], settings.train_dir, says=False)
+    return Page(runs, None if settings.serve else out, settings.port, find)
 
 
 @dataclass(frozen=True)

@@ -73,11 +73,11 @@ def is_renamed(run_dir: Path) -> bool:
         return False
 
 
-def run_dirs(words: Sequence[str], train_dir: str, any_folder: bool = False) -> list[Path]:
+def run_dirs(words: Sequence[str], train_dir: str, any_folder: bool = False, says: bool = True) -> list[Path]:
     """The folders of runs. Each word is a folder in ``train_dir`` of that name, else a folder: of a run, or of runs.
 
     A folder of runs stands for those that have their own names, as others would be further seeds of the same settings;
-    a line on stderr names these.
+    a line on stderr names these, if it ``says`` so.
     any_folder: a word may be one of another kind, such as the --pbt_dir of a population. Raises ConfigError with a line
     for each word that is none.
     """
@@ -87,7 +87,7 @@ def run_dirs(words: Sequence[str], train_dir: str, any_folder: bool = False) -> 
         if not (any_folder or any((place / CONFIG_NAME).exists() for place in places)):
             inside = [place / run for place in places for run in runs_in(place)]
             current = [run for run in inside if not is_renamed(run)]
-            if current and len(current) < len(inside):
+            if says and current and len(current) < len(inside):
                 renamed = ", ".join(run.name for run in inside if run not in current)
                 print(f"{places[0]}: {renamed}: left out, as restarted since; name them to have them", file=sys.stderr)
             places = current or inside or [place for place in places if (place / METRICS_NAME).exists()]

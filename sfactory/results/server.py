@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import math
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,7 +18,7 @@ from urllib.parse import quote
 from sfactory import atomic
 from sfactory.clock import now
 from sfactory.config.saved_config import CONFIG_NAME, LOG_NAME, METRICS_NAME, RUN_NAME, SUMMARY_NAME
-from sfactory.errors import ResourceError
+from sfactory.errors import ConfigError, ResourceError
 from sfactory.pbt.event_log import EVENT_LOG_NAME
 from sfactory.results.page import data_of, data_text, page_of, videos_of
 from sfactory.results.runs import Run
@@ -34,8 +35,9 @@ _log = logging.getLogger(__name__)
 class LivePage:
     """The page of runs as their files are now; computed again only when one of them has changed, and not too often."""
 
-    def __init__(self, runs: Sequence[Path]) -> None:
-        self._runs = runs
+    def __init__(self, runs: Sequence[Path], find: Callable[[], Sequence[Path]] = tuple) -> None:
+        """find: runs that are there by now. They come after ``runs``, so that groups keep their places."""
+        self._runs, self._find = runs, find
         self._lock = threading.Lock()
         self._seen: object = None
         self._rest_until = -math.inf
@@ -55,6 +57,8 @@ class LivePage:
             began = now()
             if began < self._rest_until:
                 return
+            with contextlib.suppress(ConfigError):  # a folder is gone
+                self._runs = list(dict.fromkeys([*self._runs, *self._find()]))
             seen = [_stamp(path) for run in self._runs for path in _files(run)]
             if seen != self._seen or self._status_differs():
                 self._videos = {}

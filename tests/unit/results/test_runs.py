@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from sfactory import plot, report_page
+from sfactory.config.commands import read_page_line
 from sfactory.config.flags import config_of
 from sfactory.config.saved_config import run_dirs, write_config
 from sfactory.experiment.run_dir import RunDir
@@ -284,6 +285,27 @@ def test_a_run_is_not_running_once_its_main_process_was_killed(monkeypatch: pyte
     ]
     assert status_of(here, os.getpid()) == "running"
     assert status_of("elsewhere", nowhere) == "running"
+
+
+def test_a_served_folder_shows_runs_that_begin_later_after_the_others_and_keeps_those_that_it_shows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(server, "_REST", 0.0)
+    save_run("b_1", [1.0] * 4)
+    save_run("b_1_old0001", [1.0] * 4, experiment="b_1")
+    served = read_page_line(["train_dir", "--serve"])
+    capsys.readouterr()
+    page = LivePage(served.runs, served.find)
+
+    def shown() -> list[str]:
+        return [run["name"] for run in page.data()["runs"]]
+
+    assert shown() == ["b_1"]
+    save_run("a_2", [2.0] * 4, gamma=0.5)
+    assert shown() == ["b_1", "a_2"]
+    Path("train_dir").rename("moved")
+    assert shown() == ["b_1", "a_2"]
+    assert capsys.readouterr().err == ""  # a line says at the start what is left out
 
 
 def test_few_videos_are_embedded_and_others_linked(monkeypatch: pytest.MonkeyPatch) -> None:
