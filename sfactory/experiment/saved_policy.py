@@ -122,7 +122,7 @@ class SavedPolicy:
         if run_dir is None:
             raise RunDirError(
                 f"{path}: there is no {CONFIG_NAME} of its run in the folders above: leave it in that of the run, "
-                "or take along a file of python -m sfactory.export, which needs no other"
+                "or take along a safetensors file of python -m sfactory.export, which needs no other"
             )
         config = _read_run_config(run_dir.parent, run_dir.name)
         require_trusted_networks(config, run_dir / CONFIG_NAME, trust_run_dir)

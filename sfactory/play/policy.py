@@ -297,14 +297,15 @@ def load(
 ) -> Policy:
     """The policy that a run saved.
 
-    path: the folder of a run, a checkpoint file in it, or a file of ``python -m sfactory.export``; or what
+    path: the folder of a run, a checkpoint file in it, or a safetensors file of ``python -m sfactory.export``; or what
         ``sfactory.train`` has returned, whose code is trusted. policy, kind: which of a run: the number of the policy,
         and its newest, best or newest milestone checkpoint.
     trust_run_dir: True imports networks of your own that the files name as module:Class. seed: of the actions.
 
     Raises:
         RunDirError, CheckpointError: there is no such run or checkpoint, it is damaged, or of an older version.
-        ConfigError: the files name code, and trust_run_dir is False; or there is no such policy or kind.
+        ConfigError: the files name code, and trust_run_dir is False; there is no such policy or kind; or the file is an
+            export for other programs.
     """
     return Policy(find_saved(path, policy, kind, trust_run_dir), seed)
 
@@ -322,8 +323,13 @@ def find_saved(
         if path.is_file():
             if policy or kind != "latest":
                 raise ConfigError([f"{path} holds one policy; leave out policy and kind"])
-            reads = read_export if path.suffix == ENDINGS["safetensors"] else SavedPolicy.of_file
-            return reads(path, trust_run_dir)
+            form = next((form for form, ending in ENDINGS.items() if ending == path.suffix), "")
+            if form == "safetensors":
+                return read_export(path, trust_run_dir)
+            if form:
+                advice = "load the run, or a file of python -m sfactory.export --format=safetensors"
+                raise ConfigError([f"{path} is for other programs, as of an export with --format={form}; {advice}"])
+            return SavedPolicy.of_file(path, trust_run_dir)
         if not path.is_dir():
             raise RunDirError(f"{path}: there is no such folder of a run, checkpoint or exported file in {Path.cwd()}")
         run = path.absolute()

@@ -342,6 +342,17 @@ def test_what_cannot_be_loaded_is_refused_with_what_to_do(capsys: pytest.Capture
     assert sfactory.load("train_dir/own", trust_run_dir=True).observation_space == POINT
 
 
+def test_files_of_formats_for_other_programs_are_refused_with_the_one_that_can_be_loaded() -> None:
+    saved_run(EnvSpec.of_spaces(POINT, spaces.Discrete(4)), {"encoder_mlp_layers": (8,)})
+    assert export.main(["--experiment=run", "--format=numpy", "--out=alone.npz"]) == ExitCode.DONE
+    for name in ("alone.onnx", "train_dir/run/beside.pt2"):
+        Path(name).write_bytes(b"")
+
+    for name, form in (("alone.npz", "numpy"), ("alone.onnx", "onnx"), ("train_dir/run/beside.pt2", "torch_export")):
+        with pytest.raises(ConfigError, match=f"^{name} is .* --format={form}.* --format=safetensors"):
+            sfactory.load(name)
+
+
 def test_a_policy_plays_where_its_run_could_not_train(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = EnvSpec.of_spaces(POINT, TREE)
     sizes = {"num_envs_per_worker": 1, "worker_num_splits": 1}  # more than one is refused for this family
