@@ -26,8 +26,13 @@ from tests.support.warm_process import finished
 OUT = "policy.safetensors"
 HUB = "somebody/bandit"
 FIRST = f"--env={BANDIT}"
-_RETURNS = {"episode_return_mean": 4.5, "episode_return_min": 4.0, "episode_return_max": 5.0}
-PLAYED = {"policy_env_steps": 70, "episodes": 30, **_RETURNS}
+PLAYED = {
+    "policy_env_steps": 70,
+    "episodes": 30,
+    "episode_return_mean": 4.5,
+    "episode_return_min": 4.0,
+    "episode_return_max": 5.0,
+}
 
 
 @pytest.fixture(autouse=True)

@@ -103,14 +103,13 @@ def test_the_module_beside_arrays_can_be_imported_whatever_their_name(
     monkeypatch.syspath_prepend(tmp_path)
     save_run("Cart.Pole-v1")
     save_run("class")
-    argv = [TRUSTED, "--format=numpy"]
 
-    for name, out, module in (
-        ("Cart.Pole-v1", [], "Cart_Pole_v1"),
-        ("class", [], "class_"),
-        ("class", ["--out=2-x².npz"], "_2_x_"),
+    for words, module in (
+        ("--experiment=Cart.Pole-v1", "Cart_Pole_v1"),
+        ("--experiment=class", "class_"),
+        ("--experiment=class --out=2-x².npz", "_2_x_"),
     ):
-        assert export.main([f"--experiment={name}", *argv, *out]) == ExitCode.DONE
+        assert export.main([*words.split(), TRUSTED, "--format=numpy"]) == ExitCode.DONE
         result = json.loads(capsys.readouterr().out)
         assert result["module"] == f"{module}.py"
         assert importlib.import_module(module).Policy(result["file"]).about["env"] == BANDIT
