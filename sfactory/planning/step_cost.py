@@ -34,11 +34,11 @@ _ACTIONS = 64
 
 
 def random_actions(env: Any, count: int) -> list[Any]:
-    """``count`` random actions of ``env``, each a list if it has many agents. Indices are int: faster than numpy's."""
+    """``count`` random actions of ``env``, each a list if it has many agents; numpy's numbers, as in training."""
     agents = len(env.agents) if isinstance(env, AgentsEnv) else 1
     actions = [env.action_space.sample() for _ in range(count * agents)]
     if actions and getattr(actions[0], "shape", None) == ():
-        actions = [action.item() for action in actions]
+        actions = [action[()] for action in actions]  # of a Box they are arrays without a dimension
     if not isinstance(env, AgentsEnv):
         return actions
     return [actions[first : first + agents] for first in range(0, len(actions), agents)]

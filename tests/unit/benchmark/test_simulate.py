@@ -7,16 +7,20 @@ import multiprocessing
 from typing import Any, NoReturn
 
 import gymnasium.spaces as spaces
+import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from sfactory.action_heads import heads_of
 from sfactory.benchmark.pure_simulation import _plain_envs, _Simulators, pure_simulation
 from sfactory.config.schema import SamplingConfig
+from sfactory.env.actions import action_reader
 from sfactory.env.factory import EnvFactory
 from sfactory.errors import ResourceError, WorkerDied
 from sfactory.planning import step_cost as random_steps
 from sfactory.planning.step_cost import steps_per_second, vector_steps_per_second
 from sfactory.process.spawn import Spawner
+from sfactory.spec import ACTION_KEY
 from sfactory.system.cores import Cores
 from tests.support.long import long
 from tests.support.scripted_env import ScriptedEnv
@@ -49,7 +53,7 @@ def test_rates_of_all_processes_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pure_simulation(Spawner(), EnvFactory("CartPole-v1"), TWO, CORES, 1.0) == 130.0
 
 
-@pytest.mark.parametrize("space", [spaces.Discrete(4, start=2), spaces.Box(-1, 1, (2,))])
+@pytest.mark.parametrize("space", [spaces.Discrete(4, start=2), spaces.Box(-1, 1, ()), spaces.Box(-1, 1, (2,))])
 def test_envs_are_stepped_with_legal_actions_and_reset_when_they_end(space: spaces.Space[Any]) -> None:
     envs = [CountedEnv(space) for _ in range(3)]
 
@@ -59,8 +63,10 @@ def test_envs_are_stepped_with_legal_actions_and_reset_when_they_end(space: spac
     (steps,) = {len(env.taken) for env in envs}
     assert steps >= 64
     assert all(len(env.seeds) == 1 + len(env.taken) // 3 for env in envs)
-    # Python ints where the space is Discrete, as envs that are stepped by sfactory get them.
-    assert isinstance(space, spaces.Discrete) == all(type(action) is int for action in envs[0].taken)
+    heads = list(heads_of(ACTION_KEY, space))
+    rows = {head.key: np.zeros((1, *head.tensor.shape), head.tensor.dtype) for head in heads}
+    (as_in_training,) = action_reader(space, heads)(rows)
+    assert {type(action) for action in envs[0].taken} == {type(as_in_training)}
 
 
 @pytest.mark.parametrize(("mode", "steps_each"), [(AutoresetMode.NEXT_STEP, 96), (AutoresetMode.SAME_STEP, 127)])
