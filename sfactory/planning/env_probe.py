@@ -238,8 +238,9 @@ def examine(factory: EnvFactory, timed: bool = False, at_end: contextlib.ExitSta
     try:
         return _examine(factory, timed, at_end)
     except MasksInInfo:
-        with_masks = dataclasses.replace(factory, info_action_mask="on")
-        return _examine(with_masks, timed, at_end)._replace(info_action_mask=True)
+        at_end.close()  # the next env may need what this one holds, such as a port
+    with_masks = dataclasses.replace(factory, info_action_mask="on")
+    return _examine(with_masks, timed, at_end)._replace(info_action_mask=True)
 
 
 def _examine(factory: EnvFactory, timed: bool, at_end: contextlib.ExitStack) -> Probed:
@@ -248,21 +249,20 @@ def _examine(factory: EnvFactory, timed: bool, at_end: contextlib.ExitStack) -> 
     env: Any
     if factory.makes_tensors:
         env = factory.tensors(NUM_VECTOR_ENVS)
-        probed = Probed(check_tensor_env(env, name, factory.obs_layout), makes_tensors=True)
-    elif factory.makes_vectors:
-        env = factory.vector(NUM_VECTOR_ENVS, seed=0)
-        unsaid = find_family(factory.name) is None and not says_when_it_resets(env)
-        probed = Probed(check_vector_env(env, name, *masks), resets_unsaid=unsaid)
     else:
-        env = factory.either()
-        if isinstance(env, AgentsEnv):
-            spec = check_agents_env(env, name, *masks)
-        elif isinstance(env, gymnasium.Env):
-            spec = check_env(env, name, *masks)
-        else:
-            raise EnvError(f"{name}: the factory returned a {type(env).__name__}; it must return a gymnasium.Env")
-        with naming(name):
-            step_us = env_step_us(env, spec) if timed else None
-        probed = Probed(spec, step_us, default_reward_shaping(env))
+        env = factory.vector(NUM_VECTOR_ENVS, seed=0) if factory.makes_vectors else factory.either()
     at_end.callback(close_env, env, name)
-    return probed
+    if factory.makes_tensors:
+        return Probed(check_tensor_env(env, name, factory.obs_layout), makes_tensors=True)
+    if factory.makes_vectors:
+        unsaid = find_family(factory.name) is None and not says_when_it_resets(env)
+        return Probed(check_vector_env(env, name, *masks), resets_unsaid=unsaid)
+    if isinstance(env, AgentsEnv):
+        spec = check_agents_env(env, name, *masks)
+    elif isinstance(env, gymnasium.Env):
+        spec = check_env(env, name, *masks)
+    else:
+        raise EnvError(f"{name}: the factory returned a {type(env).__name__}; it must return a gymnasium.Env")
+    with naming(name):
+        step_us = env_step_us(env, spec) if timed else None
+    return Probed(spec, step_us, default_reward_shaping(env))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 import signal
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import gymnasium
 import gymnasium.spaces as spaces
@@ -24,6 +25,7 @@ from sfactory.planning.env_probe import examine, probe_env, probing
 from sfactory.process.orphans import children_of
 from sfactory.process.spawn import Spawner
 from sfactory.process.stack_dump import is_stopped
+from sfactory_envs.synthetic.masked_arms import MaskedArms
 from tests.support.scripted_env import ScriptedEnv
 
 HERE = "tests.unit.planning.test_env_probe"
@@ -86,6 +88,26 @@ class Unclosable(ScriptedEnv):
         if self._hangs:
             time.sleep(20)
         os._exit(7)
+
+
+class Serving(MaskedArms):  # type: ignore[misc]
+    """Holds a port of its number, and gives masks in its infos. broken: its steps raise."""
+
+    held: ClassVar[set[int]] = set()
+
+    def __init__(self, env_index: int, broken: bool) -> None:
+        super().__init__(mask="info")
+        assert env_index not in self.held, "Address already in use"
+        self.held.add(env_index)
+        self._index, self._broken = env_index, broken
+
+    def step(self, action: Any) -> Any:
+        if self._broken:
+            raise RuntimeError("it does not step")
+        return super().step(action)
+
+    def close(self) -> None:
+        self.held.discard(self._index)
 
 
 def unmakeable() -> None:
@@ -217,6 +239,25 @@ def test_gpus_beyond_those_that_are_visible_are_refused(spawner: Spawner, monkey
 
     with pytest.raises(EnvError, match=r"--actor_worker_gpus: there is no GPU 2 within CUDA_VISIBLE_DEVICES='4,5'"):
         probe_env(spawner, factory_of("chatty"), BOUND_S, (0, 2))
+
+
+def test_an_env_with_masks_in_its_infos_is_closed_before_it_is_made_again() -> None:
+    factory = dataclasses.replace(factory_of("Serving", broken=False), info_action_mask="auto")
+
+    with contextlib.ExitStack() as at_end:
+        probed = examine(factory, at_end=at_end)
+        held = set(Serving.held)
+
+    assert probed.info_action_mask
+    assert held == {-1}
+    assert not Serving.held
+
+
+def test_an_env_that_is_refused_is_closed() -> None:
+    with pytest.raises(RuntimeError, match="it does not step"):
+        examine(factory_of("Serving", broken=True))
+
+    assert not Serving.held
 
 
 def undrawable(render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
