@@ -1,12 +1,12 @@
 """Makes action masks that envs give in ``info["action_mask"]`` part of their observations.
 
 Beside a plain observation, of the key "obs", stands the mask, of the key "action_mask". Where an info has no mask, as
-after the end of an episode, no action is legal.
+after the end of an episode, no action is legal; an info that lacks one where an action is taken is an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
 import gymnasium
@@ -22,6 +22,7 @@ from sfactory.spec import ACTION_KEY, OBS_KEY, EnvSpec, key_of, leaves
 from sfactory.tensor_spec import MASK_KEY, is_mask
 
 Masks = npt.NDArray[np.int8]
+Ends = Sequence[Mapping[Any, Any]]  # by agent, whether its episode is over: terminated and truncated
 _ADVICE = ": correct the env, or ignore its masks: --info_action_mask=off"
 LATE_MASKS = f"the info of step() has {MASK_KEY!r}, and that of reset() has none{_ADVICE}"
 NOT_OF_LISTS = (
@@ -216,20 +217,26 @@ class InfoMaskAgentsEnv:
         """Step the env."""
         if (result := self.env.step(actions)) is None:
             return None
-        observations, *others, infos = result
-        return self._joined(observations, infos), *others, infos
+        observations, rewards, *ends, infos = result
+        return self._joined(observations, infos, ends), rewards, *ends, infos
 
     def last(self) -> tuple[Any, ...]:
         """What the agent that has a turn sees, has earned and ended with."""
-        obs, *others, info = self.env.last()
-        return self._join(self.env.agent_selection, obs, info), *others, info
+        obs, reward, terminated, truncated, info = self.env.last()
+        agent = self.env.agent_selection
+        ends = [{agent: terminated or truncated}]
+        return self._join(agent, obs, info, ends), reward, terminated, truncated, info
 
-    def _joined(self, observations: Mapping[Any, Any], infos: Mapping[Any, Any]) -> dict[Any, Any]:
-        return {agent: self._join(agent, obs, infos.get(agent, {})) for agent, obs in observations.items()}
+    def _joined(self, observations: Mapping[Any, Any], infos: Mapping[Any, Any], ends: Ends = ()) -> dict[Any, Any]:
+        return {agent: self._join(agent, obs, infos.get(agent, {}), ends) for agent, obs in observations.items()}
 
-    def _join(self, agent: Any, obs: Any, info: Any) -> Any:
+    def _join(self, agent: Any, obs: Any, info: Any, ends: Ends = ()) -> Any:
+        """Raises BadObservation for an agent that acts next, and has had a mask before, but has none now."""
         if agent not in self._masks:
             return obs
         if MASK_KEY in info:
             self._have_given.add(agent)
+        elif agent in self._have_given and agent in self.env.agents and not any(over.get(agent) for over in ends):
+            lacks = f"the info of agent {str(agent)!r} has no {MASK_KEY!r}, as an earlier one had"
+            raise BadObservation(f"{lacks}; one that waits has a mask of zeros{_ADVICE}")
         return self._masks[agent].join(obs, info, otherwise=int(agent not in self._have_given))

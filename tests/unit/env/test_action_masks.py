@@ -348,11 +348,40 @@ def test_masks_in_infos_of_agents_of_different_spaces_are_those_of_their_kind() 
 def test_an_agent_without_masks_in_its_infos_may_do_anything() -> None:
     env = InfoMaskAgentsEnv(Pair())
     given = {"action_mask": np.zeros(50, np.int8)}
-    shown = [
-        env._join(agent, {"context": 0}, info)["action_mask"] for agent, info in (("a", given), ("a", {}), ("b", {}))
-    ]
-    assert [mask.any() for mask in shown] == [False, False, True]
-    assert shown[2].all()
+    shown = [env._join(agent, {"context": 0}, info)["action_mask"] for agent, info in (("a", given), ("b", {}))]
+    assert [mask.any() for mask in shown] == [False, True]
+    assert shown[1].all()
+
+
+def test_an_agent_that_is_over_or_gone_may_do_nothing_without_a_mask() -> None:
+    env = InfoMaskAgentsEnv(Pair())
+    given = {"action_mask": np.ones(50, np.int8)}
+    for agent in ("a", "b"):
+        env._join(agent, {"context": 0}, given)
+    env.env.agents = ["a"]
+
+    over = env._join("a", {"context": 0}, {}, [{"a": False}, {"a": True}])
+    gone = env._join("b", {"context": 0}, {})
+
+    assert not over["action_mask"].any()
+    assert not gone["action_mask"].any()
+
+
+class ForgetfulPair(PairInTurn):
+    """Each agent has a mask in its first turn alone."""
+
+    def step(self, action: Any) -> None:  # type: ignore[override]
+        agent = self.agent_selection
+        super().step(action)
+        if not any(self._ends[agent]):
+            self._infos[agent] = {}
+
+
+def test_an_agent_that_has_no_mask_in_its_turn_any_more_is_a_fault() -> None:
+    factory = EnvFactory(f"{__name__}:ForgetfulPair", info_action_mask="auto")
+
+    with pytest.raises(EnvError, match="the info of agent 'a' has no 'action_mask', as an earlier one had"):
+        examine(factory)
 
 
 class HalfMasked(gymnasium.Env[Any, Any]):

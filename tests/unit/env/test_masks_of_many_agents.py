@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import dataclasses
+import re
+from typing import Any, ClassVar, Literal
 
 import gymnasium
 import gymnasium.spaces as spaces
@@ -37,6 +39,50 @@ def test_masks_that_only_steps_of_many_agents_give_are_refused(equal: bool) -> N
     with pytest.raises(EnvError, match=r"the info of step\(\) has 'action_mask', and that of reset\(\) has none"):
         examine(factory)
     assert not examine(EnvFactory(factory.name, factory.kwargs)).info_action_mask
+
+
+class LivingMasked(CountingParallel):  # type: ignore[misc]
+    """Gives masks in the infos of agents that act next alone; if it is ``forgetful``, none in each tenth step."""
+
+    masked: ClassVar[dict[str, Any]] = {"action_mask": np.ones(7, np.int8)}
+
+    def __init__(self, forgetful: bool) -> None:
+        super().__init__(agents=2, max_length=20)
+        self._forgetful, self._count = forgetful, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        shown, _ = super().reset(seed=seed)
+        return shown, dict.fromkeys(self.agents, self.masked)
+
+    def step(self, actions: Any) -> Any:
+        self._count += 1
+        *others, _ = super().step(dict.fromkeys(actions, 0))
+        given = {} if self._forgetful and self._count % 10 == 0 else self.masked
+        return *others, dict.fromkeys(self.agents, given)
+
+
+LACKS = r"the info of agent 'counter_\d' has no 'action_mask', as an earlier one had.*: correct the env, or ignore its"
+
+
+def test_an_agent_that_gets_no_mask_any_more_is_a_fault() -> None:
+    factory = EnvFactory(f"{__name__}:LivingMasked", {"forgetful": True}, info_action_mask="auto")
+
+    with pytest.raises(EnvError, match=LACKS):
+        examine(factory)
+    report = inspect_env(factory, 20)
+
+    assert any(re.search(LACKS, finding.text) for finding in report.of_kind("violation"))
+    assert not examine(dataclasses.replace(factory, info_action_mask="off")).info_action_mask
+
+
+def test_agents_that_sleep_or_are_over_need_no_mask() -> None:
+    factory = EnvFactory(f"{__name__}:LivingMasked", {"forgetful": False}, info_action_mask="auto")
+
+    assert examine(factory).info_action_mask
+    report = inspect_env(factory, 100)
+
+    assert report.steps == 100
+    assert not [finding for finding in report.findings if "action_mask" in finding.text]
 
 
 class MaskedLists(CountingLists):  # type: ignore[misc]
