@@ -104,6 +104,7 @@ def test_a_maker_says_that_it_makes_tensors() -> None:
         (EnvFactory(f"{HERE}:deviceless"), "it must take the argument device"),
         (EnvFactory(f"{HERE}:many"), "asked for num_envs=2, and returned 3"),
         (EnvFactory(f"{HERE}:made", {"device": "cpu"}), "leave the device out of --env_kwargs"),
+        (EnvFactory(f"{HERE}:made", {"num_envs": 2}), "leave num_envs out of --env_kwargs"),
         (EnvFactory(f"{HERE}:made", info_action_mask="on"), "action masks are observations"),
         (EnvFactory(f"{HERE}:made", wrappers=WrapperConfig(obs_grey=True)), "is a TensorEnv"),
     ],

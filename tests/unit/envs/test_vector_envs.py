@@ -220,6 +220,15 @@ def test_vector_env_that_cannot_be_made_is_refused(name: str, frameskip: int, wo
         EnvFactory(name, env_frameskip=frameskip).vector(num_envs=2, seed=1)
 
 
+def test_a_number_of_envs_among_their_arguments_is_refused() -> None:
+    factory = EnvFactory("vector:CartPole-v1", {"num_envs": 2})
+
+    with pytest.raises(EnvError, match="leave num_envs out of --env_kwargs: --num_envs_per_worker"):
+        factory.vector(num_envs=2, seed=1)
+    with pytest.raises(EnvError, match="leave num_envs out of --env_kwargs: --num_envs_per_worker"):
+        factory.either()
+
+
 @pytest.mark.parametrize(
     ("name", "module", "argument"),
     [
