@@ -31,6 +31,7 @@ from sfactory.messages import (
 )
 
 EXTRA_STATS = "episode_extra_stats"
+STATISTICS = (TRUE_OBJECTIVE, EXTRA_STATS)  # what is read of an info
 RowNumbers = list[int] | npt.NDArray[np.intp]  # in the split
 
 
@@ -189,7 +190,7 @@ class ExtraStatsTracker:
                     self.recorder.note(info, row)
                 self._add_all(info, row, policy)
         except Exception as error:  # the env's own objects may raise anything when they are read
-            self._refuse(f"{EXTRA_STATS} cannot be read: {type(error).__name__}")
+            self.refuse(f"{EXTRA_STATS} cannot be read: {type(error).__name__}")
 
     def keep(self) -> None:
         """What was noted counts."""
@@ -224,7 +225,7 @@ class ExtraStatsTracker:
         if stats is None:
             return
         if not isinstance(stats, Mapping):
-            self._refuse(f"{EXTRA_STATS} is of type {type(stats).__name__}, not a mapping of names to numbers")
+            self.refuse(f"{EXTRA_STATS} is of type {type(stats).__name__}, not a mapping of names to numbers")
             return
         # One more than allowed, so that too many are noticed and an endless mapping does no harm.
         for name, value in islice(stats.items(), MAX_STAT_NAMES + 2):
@@ -239,17 +240,18 @@ class ExtraStatsTracker:
         except Exception:  # see ``add``
             number = None
         if len(name) > MAX_STAT_NAME_CHARS:
-            self._refuse(f"the name {name[:40]!r}... has {len(name)} characters, {MAX_STAT_NAME_CHARS} are possible")
+            self.refuse(f"the name {name[:40]!r}... has {len(name)} characters, {MAX_STAT_NAME_CHARS} are possible")
         elif number is None:
-            self._refuse(f"{name!r} is not a number, but of type {type(value).__name__}")
+            self.refuse(f"{name!r} is not a number, but of type {type(value).__name__}")
         elif not math.isfinite(number):
-            self._refuse(f"{name!r} is {number:g}, which is not finite")
+            self.refuse(f"{name!r} is {number:g}, which is not finite")
         elif name not in self._names and len(self._names) > MAX_STAT_NAMES:
-            self._refuse(f"{name!r} is one name too many: there may be {MAX_STAT_NAMES} in all")
+            self.refuse(f"{name!r} is one name too many: there may be {MAX_STAT_NAMES} in all")
         else:
             self._names.add(name)
             self._noted.setdefault(row, []).append(((policy, name), number))
 
-    def _refuse(self, reason: str) -> None:
+    def refuse(self, reason: str) -> None:
+        """Something is left out: main is sent the first ``reason``."""
         if self._refused is None:
             self._refused = reason.encode(errors="replace").decode()[:MAX_REASON_CHARS]

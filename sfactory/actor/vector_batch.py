@@ -19,17 +19,18 @@ are invalid are replaced.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from sfactory.actor.env_batch import BaseBatch
-from sfactory.actor.episode_stats import EXTRA_STATS
-from sfactory.env.vector import VectorEnv, autoreset_mode, info_of, infos_of_ends
+from sfactory.actor.episode_stats import STATISTICS
+from sfactory.env.vector import VectorEnv, autoreset_mode, info_of, infos_of_ends, unreadable
 from sfactory.errors import Passing
-from sfactory.messages import TRUE_OBJECTIVE
+
+_READ = (*STATISTICS, *(f"_{name}" for name in STATISTICS))  # and their masks
 
 
 class VectorEnvBatch(BaseBatch):
@@ -79,11 +80,7 @@ class VectorEnvBatch(BaseBatch):
         if not self._resets_next_step:
             self.lost = self.truncated
         if self.terminated or self.truncated:
-            found = infos_of_ends(infos)
-            wanted = self.extras.recorder is not None or EXTRA_STATS in found or TRUE_OBJECTIVE in found
-            if wanted:  # otherwise no env's part of it need be looked at
-                for env in self.terminated + self.truncated:
-                    self.extras.note(info_of(found, env, self.size), env)
+            self._note(infos_of_ends(infos))
 
     def reset_again(self, rows: Sequence[int]) -> Sequence[int]:
         """See BaseBatch. All are reset, so the steps of the others are lost, too."""
@@ -94,6 +91,17 @@ class VectorEnvBatch(BaseBatch):
     def reset_truncated(self) -> list[int]:
         """No env can be reset alone: the next step resets them, or the last one has."""
         return []
+
+    def _note(self, infos: Any) -> None:
+        """Note what ``infos`` say of the episodes that ended with the last step."""
+        if self.extras.recorder is None and isinstance(infos, Mapping):
+            infos = {key: infos[key] for key in _READ if key in infos}
+            if not infos:  # no env's part of it need be looked at
+                return
+        if problem := unreadable(infos, self.size, STATISTICS):
+            self.extras.refuse(problem)
+        for env in self.terminated + self.truncated:
+            self.extras.note(info_of(infos, env, self.size), env)
 
     def _begin(self, env: int, shown: Any) -> None:
         self.observations, _ = shown

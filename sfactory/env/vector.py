@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import gymnasium.spaces as spaces
-import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
@@ -84,32 +83,61 @@ def says_when_it_resets(env: VectorEnv) -> bool:
 def info_of(infos: Any, env: int, size: int) -> dict[str, Any]:
     """Extract the info of ``env`` from the infos of a vector env of ``size`` envs.
 
-    The mask ``_key`` marks the envs that have ``key``; without one all have an array of ``size``.
+    The mask ``_key`` marks the envs that have ``key``; without one all have an array, list or tensor of ``size``.
+    Instead of a dict of these there may be one info for each env. What is neither is left out; see ``unreadable``.
     """
     if not isinstance(infos, Mapping):
-        return {}
+        own = infos[env] if _has_each(infos, size) else None
+        return dict(own) if isinstance(own, Mapping) else {}
     info: dict[str, Any] = {}
     for key, values in infos.items():
         mask = infos.get(f"_{key}")
-        if mask is not None and not mask[env]:
+        if _has_each(mask, size) and not mask[env]:
             continue
         if isinstance(values, Mapping):
             info[key] = info_of(values, env, size)
-        elif mask is not None or _is_of_all(key, values, infos, size):
+        elif _has_each(values, size) and not _is_mask(key, infos):
             info[key] = values[env]
     return info
 
 
-def _is_of_all(key: object, values: Any, infos: Mapping[str, Any], size: int) -> bool:
-    """Whether ``values`` are an array with one entry for each env, and no mask."""
-    is_mask = isinstance(key, str) and key.startswith("_") and key[1:] in infos
-    return isinstance(values, np.ndarray) and values.shape[:1] == (size,) and not is_mask
+def unreadable(infos: Any, size: int, names: Collection[str] | None = None) -> str:
+    """Which value in ``infos``, of these names, ``info_of`` leaves out for each env, and why; "" if there is none."""
+    if infos is None or _has_each(infos, size):
+        return ""
+    if not isinstance(infos, Mapping):
+        return _lack("the infos are", infos, size)
+    for name in infos if names is None else names:
+        values = infos.get(name)
+        if isinstance(values, Mapping):
+            if problem := unreadable(values, size):
+                return problem
+        elif values is not None and not (_has_each(values, size) or _is_mask(name, infos)):
+            return _lack(f"{name!r} is", values, size)
+    return ""
 
 
-def infos_of_ends(infos: Any) -> Mapping[str, Any]:
+def _lack(what: str, values: object, size: int) -> str:
+    return f"{what} of type {type(values).__name__}; there must be an entry for each of {size} envs"
+
+
+def _is_mask(key: object, infos: Mapping[str, Any]) -> bool:
+    return isinstance(key, str) and key.startswith("_") and key[1:] in infos
+
+
+def _has_each(values: Any, size: int) -> bool:
+    """Whether ``values`` have one entry for each of ``size`` envs: they are an array, a list, or like one."""
+    if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__getitem__"):
+        return False
+    try:
+        return len(values) == size
+    except TypeError:  # an array without a dimension
+        return False
+
+
+def infos_of_ends(infos: Any) -> Any:
     """Infos of the envs with an episode that ended in this step; in SAME_STEP mode under "final_info"."""
-    value = infos.get("final_info", infos) if isinstance(infos, Mapping) else {}
-    return value if isinstance(value, Mapping) else {}
+    return infos.get("final_info", infos) if isinstance(infos, Mapping) else infos
 
 
 class SoleEnv(gymnasium.Env[Any, Any]):

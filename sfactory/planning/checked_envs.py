@@ -96,7 +96,7 @@ class CheckedVector(VectorWrapper):
         observations, infos = self._inspector.parts(given, 2, "reset", "(observations, infos dict)") or (given, {})
         self._ended[:] = False
         self.checks[""].look(observations)
-        return observations, self._inspector.info(infos)
+        return observations, self._inspector.info(infos, is_batch=True)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all envs."""
@@ -122,7 +122,10 @@ class CheckedVector(VectorWrapper):
             inspector.violation("autoreset", text, SAY_RESETS)
         self._ended = ended
         self.checks[""].look(parts[0], final=bool(np.any(over)))
-        return parts[0], rewards, over[0], over[1], inspector.info(parts[4])
+        infos = inspector.info(parts[4], is_batch=True)
+        if ended.any():
+            inspector.batch_statistics(infos, self.num_envs, np.flatnonzero(ended).tolist())
+        return parts[0], rewards, over[0], over[1], infos
 
 
 class _Checked:

@@ -14,9 +14,11 @@ from typing import Any, Literal, NamedTuple
 import gymnasium.spaces as spaces
 import numpy as np
 
+from sfactory.actor.episode_stats import EXTRA_STATS, STATISTICS
 from sfactory.clock import now
 from sfactory.config.import_strings import described
 from sfactory.env.conversion import BEYOND, NO_LEGAL_ACTION, NOT_FINITE, BlockWriter, ObsWriter
+from sfactory.env.vector import info_of, infos_of_ends, unreadable
 from sfactory.errors import EnvError, Passing, SFactoryError, named, raised_at
 from sfactory.spec import OBS_KEY, EnvSpec, key_of, leaves
 from sfactory.tensor_spec import MASK_KEY
@@ -29,7 +31,6 @@ _MENDS_OF_NUMBERS = {
     NOT_FINITE: "find where it is divided by 0 or overflows",
     BEYOND: "clip it, or mark what is missing by a number that float32 holds",
 }
-_STATISTICS = "episode_extra_stats"
 
 
 class Finding(NamedTuple):
@@ -146,8 +147,8 @@ class Inspector:
         except ValueError:  # an array of several
             return True
 
-    def info(self, value: Any, of: str = "") -> dict[Any, Any]:
-        """``value``, or an empty dict if it is none."""
+    def info(self, value: Any, of: str = "", is_batch: bool = False) -> dict[Any, Any]:
+        """``value``, or an empty dict if it is none. is_batch: of a vector env; see ``batch_statistics``."""
         if not isinstance(value, dict):
             self.violation("info", f"the info{of} is {described(value)}", "return a dict, {} if empty")
             return {}
@@ -161,11 +162,24 @@ class Inspector:
         if (size := sum(getattr(entry, "nbytes", 0) for entry in value.values())) > _MOST_INFO_BYTES:
             text = f"{self.where}: the info{of} has arrays of {size:,} bytes"
             self.add("warning", "info.size", text, "give them only where they are needed: each step makes them")
-        statistics = value.get(_STATISTICS, {})
-        if not isinstance(statistics, Mapping) or any(isinstance(number, str) for number in statistics.values()):
-            text = f"{self.where}: info[{_STATISTICS!r}] is {_short(statistics)}"
-            self.add("warning", "info.statistics", text, "give a dict of names and numbers there, when an episode ends")
+        if not is_batch:
+            self._statistics(value)
         return value
+
+    def batch_statistics(self, infos: Mapping[Any, Any], size: int, ended: Sequence[int]) -> None:
+        """Look at what the ``infos`` of ``size`` envs say of the episodes of those that have ``ended``."""
+        given = infos_of_ends(infos)
+        if problem := unreadable(given, size, STATISTICS):
+            mend = "give an array, with one entry for each env, or a dict of arrays"
+            self.add("warning", "info.statistics", f"{self.where}: {problem}", mend)
+        for env in ended:
+            self._statistics(info_of(given, env, size))
+
+    def _statistics(self, info: Mapping[Any, Any]) -> None:
+        statistics = info.get(EXTRA_STATS, {})
+        if not isinstance(statistics, Mapping) or any(isinstance(number, str) for number in statistics.values()):
+            text = f"{self.where}: info[{EXTRA_STATS!r}] is {_short(statistics)}"
+            self.add("warning", "info.statistics", text, "give a dict of names and numbers there, when an episode ends")
 
 
 _AFTER_RAISING = {

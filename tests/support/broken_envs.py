@@ -146,7 +146,15 @@ class FlawedVector(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if self.flaw == "no mode" and self._step % (STEPS + 1) == 0:
             rewards[:] = 0.0
         ended: Any = flags.astype(int) if self.flaw == "int flags" else flags
-        return self._obs(), rewards, ended, np.zeros_like(flags), [] if self.flaw == "info list" else {}
+        return self._obs(), rewards, ended, np.zeros_like(flags), self._infos()
+
+    def _infos(self) -> Any:
+        return {
+            "info list": [],
+            "one objective": {"true_objective": 3.0},
+            "text statistics": {"episode_extra_stats": {"level": ["one"] * self.num_envs}},
+            "dicts": {"episode_extra_stats": [{"level": 1}] * self.num_envs},
+        }.get(self.flaw, {})
 
     def _obs(self) -> Any:
         size = self.num_envs + (self.flaw == "batch")

@@ -10,12 +10,14 @@ from typing import Any, Literal
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from sfactory.actor.split import Split
 from sfactory.actor.vector_batch import VectorEnvBatch
 from sfactory.env.vector import info_of
 from sfactory.errors import EnvError
+from sfactory.messages import EpisodeExtras, ExtrasRefused
 from sfactory.shared.trajectories import Slot, TrajectoryBuffer
 from sfactory.spec import EnvSpec
 from tests.support.episodes import finished_episodes
@@ -91,26 +93,67 @@ def test_extra_statistics_at_the_end_of_an_episode_are_passed_on(mode: Mode) -> 
     assert sent == [("steps", [2.0, 3.0])]
 
 
-@in_both_modes
-def test_statistics_may_be_plain_arrays_over_all_envs(mode: Mode) -> None:
+def sent_of(infos: Any, mode: Mode = "NextStep") -> dict[str, list[float]] | str:
+    """What main is sent of two episodes, whose last steps have these ``infos``: numbers by name, or a refusal."""
+
     class Plain(SyncVectorEnv):
         def step(self, actions: Any) -> Any:
-            *step, _ = super().step(actions)
-            infos = {"true_objective": np.array([3.0, 4.0]), "episode_extra_stats": {"wins": np.array([1.0, 0.0])}}
-            return (*step, infos if mode == "NextStep" else {"final_info": infos})
+            return (*super().step(actions)[:-1], infos if mode == "NextStep" else {"final_info": infos})
 
     scripts: list[list[Episode]] = [[(1, "truncated")], [(2, "terminated")]]
     makers = [functools.partial(ScriptedEnv, script) for script in scripts]
     batch = VectorEnvBatch(Plain(makers, autoreset_mode=AutoresetMode(mode)))
     batch.reset([5])
-    sent: list[tuple[str, list[float]]] = []
+    sent: list[EpisodeExtras | ExtrasRefused] = []
 
     for _ in range(2):
         batch.step(np.zeros(2, np.int64))
         batch.extras.keep()
 
-    batch.extras.send(0, lambda message: sent.append((message.name, message.values.tolist())) or True)  # type: ignore
-    assert sent == [("true_objective", [3.0, 4.0]), ("wins", [1.0, 0.0])]
+    batch.extras.send(0, lambda message: sent.append(message) or True)  # type: ignore[func-returns-value]
+    refused = [message.reason for message in sent if isinstance(message, ExtrasRefused)]
+    numbers = {message.name: message.values.tolist() for message in sent if isinstance(message, EpisodeExtras)}
+    return refused[0] if refused else numbers
+
+
+@in_both_modes
+@pytest.mark.parametrize(
+    "infos",
+    [
+        {"true_objective": np.array([3.0, 4.0]), "episode_extra_stats": {"wins": np.array([1.0, 0.0])}},
+        {"true_objective": [3.0, 4.0], "episode_extra_stats": {"wins": (1.0, 0.0)}},
+        {"true_objective": torch.tensor([3.0, 4.0]), "episode_extra_stats": {"wins": torch.tensor([1, 0])}},
+        {"true_objective": [3.0, 4.0], "episode_extra_stats": [{"wins": 1.0}, {"wins": 0.0}]},
+        {"true_objective": [3.0, 4.0], "_true_objective": [True, True], "episode_extra_stats": {"wins": [True, False]}},
+    ],
+    ids=("arrays", "lists", "tensors", "dicts", "masked lists"),
+)
+def test_statistics_may_be_whatever_has_an_entry_for_each_env(mode: Mode, infos: dict[str, Any]) -> None:
+    assert sent_of(infos, mode) == {"true_objective": [3.0, 4.0], "wins": [1.0, 0.0]}
+
+
+def test_final_infos_may_be_those_of_each_env() -> None:
+    infos = [{"true_objective": 3.0}, {"true_objective": 4.0}]
+
+    assert sent_of(infos, "SameStep") == {"true_objective": [3.0, 4.0]}
+    assert sent_of(None, "SameStep") == {}
+    assert sent_of([None, {"true_objective": 4.0}], "SameStep") == {"true_objective": [4.0]}
+
+
+@pytest.mark.parametrize(
+    ("infos", "reason"),
+    [
+        ({"true_objective": 3.0}, "'true_objective' is of type float"),
+        ({"true_objective": 3.0, "_true_objective": np.array([True, True])}, "'true_objective' is of type float"),
+        ({"true_objective": [3.0, 4.0, 5.0]}, "'true_objective' is of type list"),
+        ({"true_objective": np.array(3.0)}, "'true_objective' is of type ndarray"),
+        ({"episode_extra_stats": {"wins": 1}}, "'wins' is of type int"),
+        ({"episode_extra_stats": [{"wins": 1}]}, "'episode_extra_stats' is of type list"),
+        (7, "the infos are of type int"),
+    ],
+)
+def test_statistics_without_an_entry_for_each_env_are_refused(infos: Any, reason: str) -> None:
+    assert sent_of(infos) == f"{reason}; there must be an entry for each of 2 envs"
 
 
 def test_an_array_in_infos_is_that_of_all_envs_unless_a_mask_says_of_which() -> None:
@@ -120,12 +163,13 @@ def test_an_array_in_infos_is_that_of_all_envs_unless_a_mask_says_of_which() -> 
         "_masked": np.array([True, False]),
         "of another length": np.array([1, 2, 3]),
         "one number": np.array(5.0),
+        "list": [1, 2],
         "text": "ab",
         "nested": {"plain": np.array([3, 4]), "masked": np.array([1, 2]), "_masked": np.array([False, True])},
     }
 
-    assert info_of(infos, 0, 2) == {"plain": 1, "masked": 1, "nested": {"plain": 3}}
-    assert info_of(infos, 1, 2) == {"plain": 2, "nested": {"plain": 4, "masked": 2}}
+    assert info_of(infos, 0, 2) == {"plain": 1, "masked": 1, "list": 1, "nested": {"plain": 3}}
+    assert info_of(infos, 1, 2) == {"plain": 2, "list": 2, "nested": {"plain": 4, "masked": 2}}
 
 
 def test_a_vector_env_without_autoreset_is_refused() -> None:

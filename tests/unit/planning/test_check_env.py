@@ -67,6 +67,11 @@ FLAWS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
         "one reward": {"batch": "step 1: rewards have the shape () for 2 envs"},
         "int flags": {"flag": "step 1: terminated is np.int64(0)"},
         "info list": {"info": "the info is a builtins.list"},
+        "one objective": {
+            "info.statistics": "step 8: 'true_objective' is of type float; there must be an entry for each of 2"
+        },
+        "text statistics": {"info.statistics": "step 8: info['episode_extra_stats'] is {'level': 'one'}"},
+        "dicts": {},
         "no resets": {"data": "it does not reset its envs (AutoresetMode.DISABLED)"},
         "no mode": {"autoreset.unsaid": "NEXT_STEP is assumed"},
         "no mode, paid": {"autoreset.unsaid": "NEXT_STEP is assumed", "autoreset": "step 9: an env that the last step"},
