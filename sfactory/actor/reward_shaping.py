@@ -17,6 +17,7 @@ import gymnasium
 
 from sfactory.actor.split import Split
 from sfactory.actor.vector_batch import VectorEnvBatch
+from sfactory.env.training_info import inner_env
 from sfactory.shared.control import SharedRewardShaping
 
 _GET, _SET = "get_default_reward_shaping", "set_reward_shaping"
@@ -32,10 +33,8 @@ def shaped_env(env: Any) -> Any:
         own = vars(type(env)) if isinstance(env, gymnasium.Wrapper) else {}
         if _GET in own and _SET in own:
             return env
-        inner = getattr(env, "env", None)
-        if inner is None or inner is env:
+        if (env := inner_env(env)) is None:
             return None
-        env = inner
 
 
 def default_reward_shaping(env: object) -> RewardShaping | None:

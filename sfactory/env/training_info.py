@@ -14,15 +14,23 @@ from typing import Any
 _SET = "set_training_info"
 
 
+def inner_env(env: Any) -> Any:
+    """The env that ``env`` wraps, as PettingZoo's conversions do, too; None if it wraps none."""
+    inner = getattr(env, "env", None)
+    if inner is None:
+        inner = getattr(env, "aec_env", None)  # of an env of turns in parallel form
+    return None if inner is env else inner
+
+
 def informed_envs(env: Any) -> list[Any]:
     """``env`` or the first env within it that has the method itself; of a vector env those of each of its ``envs``."""
     while env is not None:
         if any(_SET in vars(kind) for kind in type(env).__mro__):  # a wrapper may only pass attributes on
             return [env]
-        inner = getattr(env, "env", None)
+        inner = inner_env(env)
         if inner is None and hasattr(env, "num_envs"):
             return [informed for each in getattr(env, "envs", ()) for informed in informed_envs(each)]
-        env = None if inner is env else inner
+        env = inner
     return []
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import pytest
 
+from sfactory.actor.reward_shaping import default_reward_shaping, shaped_env
 from sfactory.config.schema import WrapperConfig
 from sfactory.env.factory import EnvFactory
+from sfactory.env.info_masks import InfoMaskAgentsEnv
 from sfactory.env.training_info import informed_envs, set_training_info
 from sfactory.errors import EnvError
 from sfactory_envs.synthetic.counting_agents import CountingLists
 from tests.support.scripted_env import ScriptedEnv
-from tests.unit.env.test_action_masks import Pair
+from tests.unit.env.test_action_masks import Pair, PairInTurn
 
 
 class Calls:
@@ -95,6 +97,29 @@ def test_those_in_a_vector_env_of_gymnasium_get_them_each() -> None:
     informed = informed_envs(env)
     assert [type(each) for each in informed] == [Curriculum, Curriculum]
     assert [each.calls for each in informed] == [[{"env_steps": 70}, "reset", {"env_steps": 90}]] * 2
+
+
+class Turns(Calls, PairInTurn):  # type: ignore[misc]
+    """Of two agents that act in turn, with reward shaping."""
+
+    metadata: ClassVar[dict[str, Any]] = {"is_parallelizable": True}
+    render_mode = None
+
+    def get_default_reward_shaping(self) -> dict[str, float]:
+        return {"step": 1.0}
+
+    def set_reward_shaping(self, reward_shaping: object, agent_idx: int) -> None: ...
+
+
+def test_methods_of_an_env_of_turns_are_found_in_its_parallel_form() -> None:
+    conversions = pytest.importorskip("pettingzoo.utils.conversions")
+    env = Turns()
+
+    converted = conversions.aec_to_parallel(env)
+
+    assert informed_envs(converted) == [env]
+    assert shaped_env(converted) is env
+    assert default_reward_shaping(InfoMaskAgentsEnv(converted)) == {"step": 1.0}
 
 
 def test_one_that_raises_is_named() -> None:
