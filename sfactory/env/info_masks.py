@@ -57,8 +57,12 @@ def has_mask_key(observation_space: spaces.Space[Any]) -> TypeGuard[spaces.Dict]
 
 def _can_be_masked(observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> bool:
     """Whether there are discrete actions, and no mask of them is among the observations."""
-    heads = EnvSpec.of_spaces(observation_space, action_space).actions
-    return any(isinstance(head, DiscreteHead) for head in heads) and not has_mask_key(observation_space)
+    return has_choices(EnvSpec.of_spaces(observation_space, action_space)) and not has_mask_key(observation_space)
+
+
+def has_choices(spec: EnvSpec) -> bool:
+    """Whether there are discrete actions: a mask in the infos of others is none, and is ignored."""
+    return any(isinstance(head, DiscreteHead) for head in spec.actions)
 
 
 class MaskJoiner:
@@ -71,7 +75,7 @@ class MaskJoiner:
         EnvSpec.of_spaces(observation_space, action_space)  # raises EnvError for spaces that are not supported
         choices = _choices(action_space)
         if not choices:
-            raise EnvError(f"info[{MASK_KEY!r}] masks discrete actions, and {action_space} has none")
+            raise EnvError(f"info[{MASK_KEY!r}] masks discrete actions, and {action_space} has none{_ADVICE}")
         self._actions, self._size = action_space, size
         self._shape = (choices,) if size is None else (size, choices)
         self._is_dict = isinstance(observation_space, spaces.Dict)

@@ -15,7 +15,7 @@ from sfactory.actor.multi_agent_batch import AgentActivity
 from sfactory.clock import Deadline
 from sfactory.env.actions import block_reader
 from sfactory.env.conversion import NO_LEGAL_ACTION, NOT_FINITE, BadObservation, BlockWriter, ObsWriter
-from sfactory.env.info_masks import LATE_MASKS, NOT_OF_LISTS, has_info_mask, require_none
+from sfactory.env.info_masks import LATE_MASKS, NOT_OF_LISTS, has_choices, has_info_mask, require_none
 from sfactory.env.legal_actions import LegalActions, legal_rows
 from sfactory.env.multi_agent import AgentsEnv, BadAgents
 from sfactory.env.multi_agent_adapters import ListedAgents, ParallelAgents, TurnAgents, UnequalAgents
@@ -43,11 +43,13 @@ def check_env(
 ) -> EnvSpec:
     """Reset and step ``env`` once; returns its spec. Raises EnvError, which begins with ``name``.
 
-    find_masks: raise MasksInInfo if the info of the reset has an action mask that observations do not have.
+    find_masks: raise MasksInInfo if the info of the reset has an action mask that observations do not have, and there
+    are choices to mask.
     obs_layout: the flag, which may name masks.
     """
     with naming(name):
         spec = EnvSpec.of_spaces(env.observation_space, env.action_space).masked_by(obs_layout)
+        find_masks = find_masks and has_choices(spec)
         writer = ObsWriter(spec, env.observation_space)
         form = f"reset() must return (observation, info dict){_GYMNASIUM}"
         obs, info = _tuple(_first_reset(env), 2, form)
@@ -73,6 +75,7 @@ def check_vector_env(env: VectorEnv, name: str, find_masks: bool = False, obs_la
         obs_space, action_space = single_spaces(env)
         spec = EnvSpec.of_spaces(obs_space, action_space).masked_by(obs_layout)
         autoreset_mode(env)
+        find_masks = find_masks and has_choices(spec)
         writer = BlockWriter(spec, obs_space)
         form = f"reset() must return (observations, infos dict){_GYMNASIUM}"
         observations, infos = _tuple(_first_reset(env), 2, form)
@@ -103,6 +106,7 @@ def check_agents_env(env: AgentsEnv, name: str, find_masks: bool = False, obs_la
     """Reset ``env`` and step it AGENT_STEPS times, so that agents die and sleep here first. Else as ``check_env``."""
     with naming(name):
         spec = env.spec.masked_by(obs_layout)
+        find_masks = find_masks and has_choices(spec)
         # One reset and one step of the foreign env itself, so that errors speak of its own form.
         inner = env.env if isinstance(env, WrappedAgents) else env
         if isinstance(inner, ParallelAgents):

@@ -12,7 +12,7 @@ from gymnasium.vector.utils import batch_space
 from sfactory.actor.multi_agent_batch import AgentActivity
 from sfactory.env.actions import block_reader
 from sfactory.env.conversion import BlockWriter
-from sfactory.env.info_masks import NOT_OF_LISTS, InfoMaskEnv, InfoMaskVectorEnv, has_info_mask
+from sfactory.env.info_masks import NOT_OF_LISTS, InfoMaskEnv, InfoMaskVectorEnv, has_choices, has_info_mask
 from sfactory.env.legal_actions import LegalActions, legal_rows
 from sfactory.env.multi_agent import AgentsEnv
 from sfactory.env.multi_agent_adapters import ListedAgents, ParallelAgents, TurnAgents, UnequalAgents, agents_env_of
@@ -137,13 +137,18 @@ class _VectorPlay(Play):
         return False
 
 
-def _spaces_of(env: Any) -> list[gymnasium.Space[Any]]:
-    """Of the observations of one env or agent; of each agent where they may differ."""
+def _can_join(env: Any, obs_layout: tuple[str, ...]) -> bool:
+    """Whether an action mask in an info of ``env``, or of one of its agents, is one."""
     if isinstance(env, gymnasium.vector.VectorEnv):
-        return [single_spaces(env)[0]]
-    return (
-        [space for space, _ in env.spaces] if isinstance(env, ParallelAgents | TurnAgents) else [env.observation_space]
-    )
+        pairs = [single_spaces(env)]
+    else:
+        is_named = isinstance(env, ParallelAgents | TurnAgents)
+        pairs = env.spaces if is_named else [(env.observation_space, env.action_space)]
+    for seen, chosen in pairs:
+        spec = spec_of(seen, chosen, obs_layout)
+        if (spec is None or has_choices(spec)) and has_info_mask(seen, {MASK_KEY: None}, obs_layout):
+            return True
+    return False
 
 
 def play_of(env: Any, inspector: Inspector, may_mask: bool) -> Play:
@@ -164,7 +169,7 @@ def play_of(env: Any, inspector: Inspector, may_mask: bool) -> Play:
         seen.last()
     named = isinstance(own, ParallelAgents | TurnAgents)
     is_listed = isinstance(own, AgentsEnv) and not named
-    can_join = may_mask and any(has_info_mask(space, {MASK_KEY: None}, obs_layout) for space in _spaces_of(own))
+    can_join = may_mask and _can_join(own, obs_layout)
     joins = can_join and inspector.masks_in_info and not is_listed
     if can_join and not inspector.masks_in_info:
         inspector.unread_masks = NOT_OF_LISTS if is_listed else _EACH_INFO

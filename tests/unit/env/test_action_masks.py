@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, ClassVar
 
 import gymnasium
@@ -404,6 +405,30 @@ class HalfMasked(gymnasium.Env[Any, Any]):
 
     def _info(self, method: str) -> dict[str, Any]:
         return {"action_mask": np.ones(2, np.int8)} if method == self._masked else {}
+
+
+class Steered(HalfMasked):
+    """Has no choices."""
+
+    action_space = spaces.Box(-1.0, 1.0, (2,))
+
+    def _info(self, method: str) -> dict[str, Any]:
+        return {"action_mask": None} if method == self._masked else {}
+
+
+def steered_vector(num_envs: int, masked: str) -> gymnasium.vector.SyncVectorEnv:
+    return gymnasium.vector.SyncVectorEnv([lambda: Steered(masked)] * num_envs)
+
+
+@pytest.mark.parametrize("name", ["Steered", "steered_vector"])
+@pytest.mark.parametrize("masked", ["reset", "step"])
+def test_a_mask_in_an_info_is_none_where_there_are_no_choices(name: str, masked: str) -> None:
+    factory = EnvFactory(f"{__name__}:{name}", {"masked": masked}, info_action_mask="auto")
+
+    assert not examine(factory).info_action_mask
+    assert not [finding for finding in inspect_env(factory, 10).findings if "action_mask" in finding.text]
+    with pytest.raises(EnvError, match="has none: correct the env, or ignore its masks"):
+        examine(dataclasses.replace(factory, info_action_mask="on"))
 
 
 def half_masked_vector(num_envs: int, masked: str) -> gymnasium.vector.SyncVectorEnv:

@@ -120,6 +120,35 @@ def test_check_env_says_that_masks_in_infos_of_lists_are_not_read() -> None:
     assert "--info_action_mask=off" in report.refusal
 
 
+class SteeredAgents(HalfMaskedAgents):
+    """Has no choices, and gives masks in the infos of steps alone."""
+
+    def __init__(self) -> None:
+        super().__init__(equal=True)
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        return spaces.Box(-1, 1, (2,))
+
+
+class SteeredLists(MaskedLists):
+    """The same in lists."""
+
+    def __init__(self) -> None:
+        super().__init__("step")
+        self.action_space = spaces.Box(-1, 1, (2,))
+
+    def step(self, actions: Any) -> Any:
+        return super().step([0 for _ in actions])
+
+
+@pytest.mark.parametrize("name", ["SteeredAgents", "SteeredLists"])
+def test_masks_in_infos_of_many_agents_without_choices_are_none(name: str) -> None:
+    factory = EnvFactory(f"{__name__}:{name}", info_action_mask="auto")
+
+    assert not examine(factory).info_action_mask
+    assert not [finding for finding in inspect_env(factory, 10).findings if "action_mask" in finding.text]
+
+
 class LateMasks(gymnasium.Env[Any, Any]):
     """Gives a mask in one step of each episode of 10 steps."""
 
