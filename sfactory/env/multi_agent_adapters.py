@@ -25,6 +25,7 @@ from sfactory.errors import EnvError
 from sfactory.tensor_spec import MASK_KEY
 
 IS_ACTIVE = "is_active"
+_INTEGER = (int, np.integer)
 _Pick = Callable[[Mapping[Hashable, Any]], tuple[Any, ...]]
 
 
@@ -40,7 +41,7 @@ def agents_env_of(env: Any, joins_masks: bool = False) -> AgentsEnv | None:
     is_many = isinstance(env, AgentsEnv) or getattr(env, "is_multiagent", None)
     if is_many is None:
         count = getattr(env, "num_agents", 1)
-        is_many = isinstance(count, int) and count > 1
+        is_many = isinstance(count, _INTEGER) and count > 1
     if is_many and joins_masks:
         raise EnvError(f"--info_action_mask=on: {NOT_OF_LISTS}")
     if isinstance(env, AgentsEnv):
@@ -253,7 +254,7 @@ class ListedAgents(_AdaptedAgents):
 
     def __init__(self, env: Any) -> None:
         count = getattr(env, "num_agents", None)
-        if not isinstance(count, int) or count < 1:
+        if not isinstance(count, _INTEGER) or count < 1:
             raise EnvError(
                 f"{described(env)} has is_multiagent, but its num_agents is {count!r}; it must be the number of agents"
             )

@@ -84,9 +84,9 @@ def test_the_interface_of_an_env_is_recognised_by_its_attributes() -> None:
     assert agents_env_of(own) is own
     assert agents_env_of(ScriptedEnv([])) is None
     assert agents_env_of(None) is None
-    for env in (Lists(), Lists(1, is_multiagent=True)):
+    for env in (Lists(), Lists(np.int64(2)), Lists(1, is_multiagent=True), Lists(np.int32(1), is_multiagent=True)):
         assert isinstance(agents_env_of(env), ListedAgents)
-    for env in (Lists(1), Lists("many"), Lists(3, is_multiagent=False)):
+    for env in (Lists(1), Lists(np.int64(1)), Lists("many"), Lists(3, is_multiagent=False)):
         assert agents_env_of(env) is None
 
 
