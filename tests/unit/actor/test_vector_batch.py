@@ -94,7 +94,7 @@ def test_extra_statistics_at_the_end_of_an_episode_are_passed_on(mode: Mode) -> 
 
 
 def sent_of(infos: Any, mode: Mode = "NextStep") -> dict[str, list[float]] | str:
-    """What main is sent of two episodes, whose last steps have these ``infos``: numbers by name, or a refusal."""
+    """What main is sent of two episodes with these ``infos`` in their last steps: numbers by name, or a refusal."""
 
     class Plain(SyncVectorEnv):
         def step(self, actions: Any) -> Any:

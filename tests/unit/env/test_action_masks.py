@@ -371,7 +371,7 @@ def test_an_agent_that_is_over_or_gone_may_do_nothing_without_a_mask() -> None:
 class ForgetfulPair(PairInTurn):
     """Each agent has a mask in its first turn alone."""
 
-    def step(self, action: Any) -> None:  # type: ignore[override]
+    def step(self, action: Any) -> None:
         agent = self.agent_selection
         super().step(action)
         if not any(self._ends[agent]):
@@ -388,7 +388,8 @@ def test_an_agent_that_has_no_mask_in_its_turn_any_more_is_a_fault() -> None:
 class HalfMasked(gymnasium.Env[Any, Any]):
     """Gives masks in the infos of one of its methods alone."""
 
-    observation_space, action_space = spaces.Box(0.0, 1.0, (1,)), spaces.Discrete(2)
+    observation_space = spaces.Box(0.0, 1.0, (1,))
+    action_space: spaces.Space[Any] = spaces.Discrete(2)
 
     def __init__(self, masked: str) -> None:
         self._masked = masked
