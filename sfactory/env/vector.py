@@ -91,7 +91,7 @@ def info_of(infos: Any, env: int, size: int) -> dict[str, Any]:
         return dict(own) if isinstance(own, Mapping) else {}
     info: dict[str, Any] = {}
     for key, values in infos.items():
-        mask = infos.get(f"_{key}")
+        mask: Any = infos.get(f"_{key}")
         if _has_each(mask, size) and not mask[env]:
             continue
         if isinstance(values, Mapping):

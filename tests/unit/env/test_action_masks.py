@@ -371,7 +371,7 @@ def test_an_agent_that_is_over_or_gone_may_do_nothing_without_a_mask() -> None:
 class ForgetfulPair(PairInTurn):
     """Each agent has a mask in its first turn alone."""
 
-    def step(self, action: Any) -> None:
+    def step(self, action: Any) -> None:  # type: ignore[override]
         agent = self.agent_selection
         super().step(action)
         if not any(self._ends[agent]):
