@@ -23,7 +23,7 @@ from sfactory.config.schema import Config
 from sfactory.config.validation import find_problems
 from sfactory.errors import EnvError
 from sfactory.pbt.event_log import Event, Kind, append_event, numbered_events
-from sfactory.pbt.mutation import Shaping, Values, mutated, mutated_shaping, shaping_problem, within_range
+from sfactory.pbt.mutation import Shaping, Values, leaves, mutated, mutated_shaping, shaping_problem, within_range
 from sfactory.pbt.ranking import Objectives, Place, best_of, standing
 from sfactory.pbt.state import Member, PopulationState, load_state, save_state
 from sfactory.seeds import Branch, seed_at
@@ -44,6 +44,11 @@ class Population:
         self._others: Mapping[int, Member] = {}  # of other runs
         # Where turns wait for a ranking; {} in a new run, and once all members have been ranked in the session.
         self._resumed_at = {p: session_start.get(p, 0) for p in self._learning} if any(session_start.values()) else {}
+
+    @property
+    def mutates_rewards(self) -> bool:
+        """Whether turns mutate a reward shaping, so that each policy earns by one of its own."""
+        return self._options.pbt_mutation_rate > 0 and any(number for _, number in leaves(self.state.reward_shaping))
 
     @classmethod
     def begin(

@@ -19,6 +19,12 @@ Objectives = Mapping[int, float | None]
 
 REWARD, LENGTH = "reward", "length"
 BUILT_IN = (REWARD, LENGTH)  # statistics that every episode has
+# What is wrong with such a choice where the population mutates the reward shaping.
+SHAPED_RETURN = (
+    "%s: returns decide, and each policy earns by a reward shaping of its own, which the population mutates: one that "
+    "pays itself more counts as better, however it plays; report true_objective in info at the end of an episode, and "
+    "choose it or another statistic that does not depend on the shaping"
+)
 
 
 class Place(Enum):
@@ -36,6 +42,11 @@ class Standing:
 
     place: Place
     parents: tuple[int, ...] = ()
+
+
+def is_return(metric: str) -> bool:
+    """Whether the statistic is a sum of rewards, of an episode, of its agents together, or of one of them."""
+    return metric in (REWARD, "team_return") or metric.startswith("return/")
 
 
 def relative_gap(one: float, other: float) -> float:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sfactory.actor.reward_shaping import RewardShaping
+from sfactory.config.flags import assigned
 from sfactory.config.population_rules import learning_policies
 from sfactory.config.schema import Config
 from sfactory.errors import SFactoryError
@@ -19,7 +20,7 @@ from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
 from sfactory.pbt.event_log import Event, Kind
 from sfactory.pbt.population import Population
-from sfactory.pbt.ranking import Objectives, ranking_metric
+from sfactory.pbt.ranking import SHAPED_RETURN, Objectives, is_return, ranking_metric
 from sfactory.report.collector import ReportCollector
 from sfactory.shared.control import LearnerCommand
 from sfactory.shared.objects import SharedObjects
@@ -60,6 +61,7 @@ class PbtDriver:
         self._orphans = lost if lost != learning else set[int]()
         self._population, self._reports, self._rundir = population, reports, rundir
         self._commands, self._reward_shaping = shared.learner_commands, shared.reward_shaping
+        self._mutates_rewards = self._reward_shaping is not None and population.mutates_rewards
         self._is_done = shared.has_learned_enough  # it has saved then, and its learner executes no commands any more
         self._target, self._stats_avg = config.population.pbt_target_objective, config.report.stats_avg
         self._objective: str | None = None
@@ -69,6 +71,9 @@ class PbtDriver:
         for policy in range(config.population.num_policies):
             member = population.members.get(self._first + policy)
             self._shape(policy, reward_shaping if member is None else member.reward_shaping)
+        checkpoint = config.checkpoint
+        if checkpoint.save_best_after <= config.run.most_env_steps(config.frames_per_step):  # otherwise none is saved
+            self._check_metric("save_best_metric", checkpoint.save_best_metric, checkpoint.save_best_metric)
 
     def config_of(self, policy: int) -> Config:
         """The config with which the learner of ``policy`` starts."""
@@ -104,7 +109,13 @@ class PbtDriver:
                 self._objective = ranking_metric(self._target, self._stats_avg, episodes, reported)
             except SFactoryError as error:
                 self.failure = error
+            self._check_metric("pbt_target_objective", self._target, self._objective)
         return self._objective
+
+    def _check_metric(self, flag: str, value: str, metric: str | None) -> None:
+        """Warn if ``metric``, which ``value`` of ``flag`` means, is a return, and returns do not compare policies."""
+        if self._mutates_rewards and metric is not None and is_return(metric):
+            _log.warning(SHAPED_RETURN, assigned(flag, value))
 
     def _in_order(self) -> list[int]:
         """All members: those without weights first, then in rotation, so that short periods reach every member."""

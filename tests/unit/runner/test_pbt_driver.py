@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +41,18 @@ SAVE = LearnerCommand(save=True)
 class Members:
     """A population; the test reports what its actors and learners have reached, and answers commands."""
 
-    def __init__(self, rundir: RunDir, resumed: Resumed, **flags: Any) -> None:
+    def __init__(
+        self, rundir: RunDir, resumed: Resumed, shaping: Mapping[str, Any] | None = None, **flags: Any
+    ) -> None:
         config = config_of({**FLAGS, **flags})
         layout = Layout.plan(config.sampling, config.learner, "central", population=config.population)
-        self._path, self._shared = rundir.path, SharedObjects(VECTOR, layout, weight_bytes=8)
+        self._path, self._shared = (
+            rundir.path,
+            SharedObjects(VECTOR, layout, weight_bytes=8, shaped=shaping is not None),
+        )
         channels = self._shared.actors_to_main, self._shared.learners_to_main
         self.reports = ReportCollector(config, *channels, self._shared.status, resumed)
-        self.driver = PbtDriver(config, 5, resumed, self.reports, self._shared, rundir)
+        self.driver = PbtDriver(config, 5, resumed, self.reports, self._shared, rundir, shaping)
 
     def row(self, policy: int) -> StatusRow:
         return self._shared.status.row(f"sf-learner-{policy}")
@@ -246,3 +252,41 @@ def test_a_policy_that_does_not_learn_has_no_part_in_turns(
 
     assert members.kinds() == turns
     assert [members.command_to(policy) for policy in range(3)] == commands
+
+
+SHAPING = {"pays": {"win": 1.0, "name": "text"}}
+OTHER_BEST = {"save_best_metric": "true_objective"}
+
+
+@pytest.mark.parametrize(
+    ("shaping", "flags", "warned"),
+    [
+        (SHAPING, {}, ["--save_best_metric=reward", "--pbt_target_objective=reward"]),
+        (SHAPING, {"save_best_after": 2, "train_for_env_steps": 1}, ["--pbt_target_objective=reward"]),
+        (SHAPING, {**OTHER_BEST, "pbt_target_objective": "true_objective"}, ["--pbt_target_objective=true_objective"]),
+        (SHAPING, {**OTHER_BEST, "pbt_target_objective": "length"}, []),
+        (
+            SHAPING,
+            {"save_best_metric": "team_return", "pbt_target_objective": "length"},
+            ["--save_best_metric=team_return"],
+        ),
+        (SHAPING, {"pbt_mutation_rate": 0.0}, []),
+        ({"pays": {"win": 0.0}}, {}, []),
+        (None, {}, []),
+    ],
+)
+def test_returns_that_policies_shape_for_themselves_are_warned_of_once_where_they_decide(
+    shaping: Mapping[str, Any] | None,
+    flags: dict[str, Any],
+    warned: list[str],
+    rundir: RunDir,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    members = Members(rundir, Resumed(), shaping, **flags)
+    members.end_episodes({BEST: 100.0, MIDDLE: 50.0, WORST: 1.0})  # without a true objective
+    members.look()
+    members.look()
+
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert [text.partition(": ")[0] for text in warnings] == warned
+    assert all("report true_objective in info" in text for text in warnings)
