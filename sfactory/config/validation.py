@@ -271,6 +271,11 @@ def _two_layouts(config: Config) -> str | None:
     return "a key has two layouts, of which the last one counts: leave the other out" if same else None
 
 
+def _lacks_normalizer(config: Config, parts: tuple[str, ...]) -> bool:
+    """Whether ``parts`` have what reads observations, and not the statistics by which these are normalized."""
+    return config.model.normalize_input and not {"encoder", "model"}.isdisjoint(parts) and "normalizer" not in parts
+
+
 _WARNINGS = (
     Rule(
         ("batch_size", "num_batches_per_epoch", "num_workers", "num_envs_per_worker", "rollout", *WAITING),
@@ -306,6 +311,18 @@ _WARNINGS = (
         "and begins at the nearer one",
     ),
     Rule(("obs_layout",), _two_layouts),
+    refuse(
+        ("init_parts", "init_from", "normalize_input"),
+        lambda config: bool(config.checkpoint.init_from) and _lacks_normalizer(config, config.checkpoint.init_parts),
+        "what it has learned is of inputs normalized by the statistics of its run, and here they are normalized by new "
+        "ones: add normalizer",
+    ),
+    refuse(
+        ("freeze", "normalize_input"),
+        lambda config: _lacks_normalizer(config, config.optim.freeze),
+        "its inputs are normalized by statistics that go on changing, and so does what it makes of them: add "
+        "normalizer, if it comes from another run (--init_from) or an earlier session",
+    ),
     Rule(("save_best_metric", "save_best_after", "train_for_env_steps", "train_for_frames"), _no_best, idle=True),
     Rule(
         ("save_best_every_sec", "save_best_metric", "save_best_after", "train_for_env_steps", "train_for_frames"),
