@@ -17,7 +17,7 @@ from sfactory.errors import EnvError
 from sfactory.packages import lack_of
 
 from .atari import FAMILY as ATARI
-from .atari.games import rom_of
+from .atari.games import lacks_sticky_actions, rom_of
 from .procgen import DEFAULTS, IDS
 from .registered import PrefixedFamily, require_frameskip
 
@@ -84,6 +84,16 @@ class _VectorFamily(PrefixedFamily):
 @dataclass(frozen=True)
 class RegisteredVectors(_VectorFamily):
     """The family of vector envs that are registered with Gymnasium."""
+
+    def flag_warnings(self, env_name: str, flags: Mapping[str, object]) -> Sequence[str]:
+        """Says of an id of ale-py, which has sticky actions, that this env has none."""
+        env_id = env_name.rpartition(":")[2]
+        if not (_is_atari(env_id) and lacks_sticky_actions(env_id, flags)):
+            return ()
+        return (
+            f"--env={env_name}: made as games of the Atari family, without the sticky actions (0.25) that ale-py has for "
+            """this id; --env_kwargs='{"repeat_action_probability": 0.25}' has them""",
+        )
 
     def make(
         self, env_name: str, *, num_envs: int, env_frameskip: int = 1, **kwargs: object

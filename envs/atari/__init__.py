@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from sfactory.errors import EnvError
 
 from ..registered import Rows, require_frameskip
-from .games import GAMES, rom_of
+from .games import GAMES, lacks_sticky_actions, rom_of
 
 if TYPE_CHECKING:
     import gymnasium
@@ -114,6 +114,15 @@ class Atari:
             frames = min(preprocessing.max_episode_frames, max_episode_steps * env_frameskip)
             preprocessing = dataclasses.replace(preprocessing, max_episode_frames=frames)
         return AtariEnv(rom, preprocessing, render_mode)
+
+    def flag_warnings(self, env_name: str, flags: Mapping[str, object]) -> Sequence[str]:
+        """Says of an id whose env in Gymnasium has sticky actions that this one has none."""
+        if not lacks_sticky_actions(env_name, flags):
+            return ()
+        return (
+            f"--env={env_name}: made as atari_{rom_of(env_name)}, without the sticky actions (0.25) that Gymnasium has "
+            "for this id; --sticky_actions=0.25 has them",
+        )
 
     def defaults(self, env_name: str) -> Mapping[str, object]:
         """Flags with which ``--env=env_name`` alone learns."""

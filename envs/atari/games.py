@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 # The games of Bellemare et al. 2013 as completed by later work: the 57 that benchmarks report on.
 GAMES: tuple[str, ...] = (
@@ -75,6 +76,14 @@ _ROM_OF_PLAIN_NAME = {rom.replace("_", ""): rom for rom in GAMES} | {
     "privateye": "private_eye",
 }
 _ROM_OF_TITLE = {"".join(word.capitalize() for word in rom.split("_")): rom for rom in GAMES}
+
+
+def lacks_sticky_actions(env_id: str, flags: Mapping[str, object]) -> bool:
+    """Whether Gymnasium's env of ``env_id`` repeats actions at random (0.25), and ``flags``, which the user has set, do
+    not say whether ours does."""
+    match, kwargs = _GYMNASIUM_ID.fullmatch(env_id), flags.get("env_kwargs")
+    is_said = "sticky_actions" in flags or (isinstance(kwargs, Mapping) and "repeat_action_probability" in kwargs)
+    return match is not None and (match["new"] is not None or env_id.endswith("-v0")) and not is_said
 
 
 def rom_of(env_name: str) -> str | None:

@@ -52,7 +52,8 @@ class EnvFamily(Protocol):
     ``one_per_process``: the flag that must be 1 for that, ``num_envs_per_worker`` (or ``worker_num_splits``).
 
     A family with something to say at the start of a run has a method ``warnings``, which gets the name of the
-    environment and returns sentences.
+    environment and returns sentences. If that depends on flags, it has a method ``flag_warnings``, which also gets the
+    values of those that are set, by name.
 
     A family whose defaults were measured has an attribute ``rows``: by name of an env, the rows of docs/results.md.
 
@@ -129,15 +130,20 @@ def load_families() -> tuple[list[EnvFamily], list[str]]:
     return families, warnings
 
 
-def search_families(env_name: str) -> FamilySearch:
-    """The first family that matches ``env_name``. Families that fail become warnings."""
+def search_families(env_name: str, flags: Mapping[str, object] | None = None) -> FamilySearch:
+    """The first family that matches ``env_name``. Families that fail become warnings.
+
+    flags: those that are set, if what a family says of them is wanted, too.
+    """
     families, failed = load_families()
     warnings = list(failed)
     found: list[EnvFamily] = []
     for family in families:
         try:
             if family.matches(env_name):
-                own = getattr(family, "warnings", lambda _: ())(env_name)
+                own = [*getattr(family, "warnings", lambda _: ())(env_name)]
+                if flags is not None:
+                    own += getattr(family, "flag_warnings", lambda *_: ())(env_name, flags)
                 found.append(family)
                 warnings += own
         # As above: foreign code, and the run may not need it.

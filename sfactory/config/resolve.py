@@ -228,11 +228,12 @@ def _layers(
     line: CommandLine, file: ConfigFile, saved: SavedConfig, findings: _Findings
 ) -> dict[str, Mapping[str, object]]:
     """Values by source, weakest first (see NOTE [Layers])."""
-    env = str({**saved.resumable, **file.values, **line.values}.get("env", ""))
+    given = {**saved.resumable, **file.values, **line.values}
+    env = str(given.get("env", ""))
     defaults = {name: flag.default for name, flag in all_flags().items()}
     defaults["num_workers"] = Cores.available().count  # of a rank, fewer than when the schema was imported
     layers: dict[str, Mapping[str, object]] = {DEFAULT: {**defaults, "experiment": experiment_of(env)}}
-    search = search_families(env)
+    search = search_families(env, given)
     findings.warnings += search.warnings
     if search.family is not None:
         findings.warnings += other_versions(getattr(search.family, "extra", ""))

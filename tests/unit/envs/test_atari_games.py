@@ -15,7 +15,7 @@ from sfactory.config.validation import check_env_name
 from sfactory.env.factory import EnvFactory, make_env
 from sfactory.errors import EnvError
 from sfactory_envs.atari import FAMILY
-from sfactory_envs.atari.games import GAMES, rom_of
+from sfactory_envs.atari.games import GAMES, lacks_sticky_actions, rom_of
 
 ale_py = pytest.importorskip("ale_py")
 
@@ -55,6 +55,26 @@ def test_every_id_that_ale_py_registers_for_a_game_of_ours_is_ours() -> None:
     assert set(registered.values()) == set(GAMES)
     assert {name for name, game in registered.items() if rom_of(name) != game} == set()
     assert {kind.format("Breakout") for kind in kinds} <= set(registered)
+    sticky = {name for name in registered if gymnasium.registry[name].kwargs["repeat_action_probability"]}
+    assert {name for name in registered if lacks_sticky_actions(name, {})} == sticky
+
+
+@pytest.mark.parametrize(
+    ("flags", "warned"),
+    [
+        (["--env=ALE/Pong-v5"], ["--env=ALE/Pong-v5: made as atari_pong, without the sticky actions (0.25)"]),
+        (["--env=vector:ALE/Pong-v5"], ["--env=vector:ALE/Pong-v5: made as games of the Atari family, without"]),
+        (["--env=ALE/Pong-v5", "--sticky_actions=0.0"], []),
+        (["--env=ALE/Pong-v5", '--env_kwargs={"repeat_action_probability": 0.1}'], []),
+        (["--env=vector:ALE/Pong-v5", '--env_kwargs={"repeat_action_probability": 0.1}'], []),
+        *(([f"--env={name}"], []) for name in ("atari_pong", "PongNoFrameskip-v4", "vector:CartPole-v0")),
+    ],
+)
+def test_an_id_whose_sticky_actions_are_left_out_is_warned_of(flags: list[str], warned: list[str]) -> None:
+    warnings = [text for text in read_command_line(flags).warnings if "sticky" in text]
+
+    assert len(warnings) == len(warned)
+    assert all(text.startswith(start) for text, start in zip(warnings, warned, strict=True))
 
 
 def test_family_is_known_and_light() -> None:
