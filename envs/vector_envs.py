@@ -91,8 +91,8 @@ class RegisteredVectors(_VectorFamily):
         if not (_is_atari(env_id) and lacks_sticky_actions(env_id, flags)):
             return ()
         return (
-            f"--env={env_name}: made as games of the Atari family, without the sticky actions (0.25) that ale-py has for "
-            """this id; --env_kwargs='{"repeat_action_probability": 0.25}' has them""",
+            f"--env={env_name}: made as games of the Atari family, without the sticky actions (0.25) that ale-py has "
+            """for this id; --env_kwargs='{"repeat_action_probability": 0.25}' has them""",
         )
 
     def make(
