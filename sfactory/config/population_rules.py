@@ -124,16 +124,18 @@ def lack_of_splits(config: Config) -> str | None:
     return None
 
 
-def _no_turn(config: Config) -> str | None:
-    """Why a population has no turn, if training ends before the first."""
-    population, run = config.population, config.run
-    limit = run.most_env_steps(config.frames_per_step)
-    if not population.with_pbt or population.pbt_start_mutation < limit:
+def _few_turns(config: Config) -> str | None:
+    """Why each policy of a population has no turn, or only one, if training ends before the first or the second."""
+    population, limit = config.population, config.run.most_env_steps(config.frames_per_step)
+    first, period = population.pbt_start_mutation, population.pbt_period_env_steps
+    if not population.with_pbt or first + period < limit:
         return None
+    few = f"each policy has one turn alone, as the next comes pbt_period_env_steps ({period}) later"
     tenth = max(1, limit // 10)
     return (
-        f"a policy has its first turn after so many env steps, and training ends after {limit}: none is ever replaced "
-        f"or mutated; for several turns of each use --pbt_start_mutation={tenth} --pbt_period_env_steps={tenth}"
+        f"a policy has its first turn after so many env steps, and training ends after {limit}: "
+        f"{'none is ever replaced or mutated' if first >= limit else few}; for several turns of each use "
+        f"--pbt_start_mutation={tenth} --pbt_period_env_steps={tenth}"
     )
 
 
@@ -145,7 +147,9 @@ ROLES_COMPARED = refuse(
     "copy one that has learned another task: where the agents' tasks differ, leave --with_pbt out",
 )
 # Not refused: published commands of Sample Factory have these values, with which a run may be tried first.
-NO_TURN = Rule(("pbt_start_mutation", "with_pbt", "train_for_env_steps", "train_for_frames"), _no_turn)
+FEW_TURNS = Rule(
+    ("pbt_start_mutation", "pbt_period_env_steps", "with_pbt", "train_for_env_steps", "train_for_frames"), _few_turns
+)
 
 
 def _mutates_batch_size(config: Config) -> bool:

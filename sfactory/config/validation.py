@@ -21,7 +21,7 @@ from sfactory.config.env_names import GYMNASIUM_IDS
 from sfactory.config.field import FlagInfo
 from sfactory.config.flags import Flag, all_flags, assigned, did_you_mean, is_of_type, type_text, values_of
 from sfactory.config.import_strings import standard_library_problem
-from sfactory.config.population_rules import AUXILIARY_RULES, NO_TURN, POPULATION_RULES, ROLES_COMPARED
+from sfactory.config.population_rules import AUXILIARY_RULES, FEW_TURNS, POPULATION_RULES, ROLES_COMPARED
 from sfactory.config.rule import WAITING, Rule, idle_if, idle_unless, is_default, refuse, waits_for_learner
 from sfactory.config.run_rules import RANK_RULES, REMOTE_RULES, RUN_RULES, SAMPLING_RULES
 from sfactory.config.schema import Config
@@ -281,7 +281,7 @@ _WARNINGS = (
         ("batch_size", "num_batches_per_epoch", "num_workers", "num_envs_per_worker", "rollout", *WAITING),
         _rest_of_a_round,
     ),
-    NO_TURN,
+    FEW_TURNS,
     ROLES_COMPARED,
     Rule(("publish_interval", "num_batches_per_epoch", "max_policy_lag"), _publication),
     refuse(
