@@ -85,7 +85,7 @@ def hyperparameter(config: Config, name: str) -> Hyperparameter | None:
     if not config.population.with_pbt:
         return None
     if name in asked:
-        return None if asked[name] is None else _declared(config, name, asked[name])
+        return None if asked[name] is None or _idle_text(config, name) else _declared(config, name, asked[name])
     declared = mutable_flags()[name]
     if not declared.on or not value_of(config, declared.on):
         return None
@@ -113,6 +113,12 @@ def request_problems(config: Config) -> list[str]:
     return [f"{name}: {text}" for name, body in asked.items() if (text := _request_problem(config, name, body))]
 
 
+def idle_requests(config: Config) -> list[str]:
+    """The flags in ``pbt_hyperparameters`` that have no effect, a line for each."""
+    asked = (name for name, body in config.population.pbt_hyperparameters.items() if body is not None)
+    return [f"{name}: {text}" for name in asked if (text := _idle_text(config, name))]
+
+
 def _request_problem(config: Config, name: str, body: object) -> str | None:
     flag = all_flags().get(name)
     if flag is None:
@@ -129,7 +135,7 @@ def _request_problem(config: Config, name: str, body: object) -> str | None:
     ways = [how.value for how in How if how is not (How.ONE_MINUS if flag.type is int else How.DOUBLE)]
     if _HOW in body and body[_HOW] not in ways:
         return f'"how" must be one of {", ".join(ways)}'
-    return _idle_text(config, name) or _value_problem(config, flag, body)
+    return _value_problem(config, flag, body)
 
 
 def _value_problem(config: Config, flag: Flag, body: Mapping[str, object]) -> str | None:
@@ -167,7 +173,7 @@ def _declared(config: Config, name: str, body: Mapping[str, Any]) -> Hyperparame
 
 def _idle_text(config: Config, name: str) -> str | None:
     works, needs = _EFFECTS.get(name, (lambda config: True, ""))
-    return None if works(config) else f"has no effect as it is: needs {needs}"
+    return None if works(config) else f"has no effect as it is: leave it out, or add {needs}"
 
 
 def is_number(value: object) -> bool:

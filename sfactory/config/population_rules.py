@@ -10,7 +10,13 @@ from fractions import Fraction
 from typing import Any
 
 from sfactory.config.flags import value_of
-from sfactory.config.hyperparameters import hyperparameters, mutable_flags, range_problem, request_problems
+from sfactory.config.hyperparameters import (
+    hyperparameters,
+    idle_requests,
+    mutable_flags,
+    range_problem,
+    request_problems,
+)
 from sfactory.config.import_strings import module_of
 from sfactory.config.rule import (
     WAITING,
@@ -204,6 +210,8 @@ POPULATION_RULES = (
     *idle_unless(("opponent_snapshot_env_steps", "opponent_sampling", "opponent_share"), "opponent_pool", value=10),
     at_most("pbt_perturb_min", "pbt_perturb_max"),
     Rule(("pbt_hyperparameters",), lambda config: "; ".join(request_problems(config)) or None),
+    # Those of a saved run are not mutated, of which its population warns.
+    Rule(("pbt_hyperparameters",), lambda config: "; ".join(idle_requests(config)) or None, idle=True),
     refuse(
         ("pbt_hyperparameters", "with_pbt"),
         lambda config: config.population.with_pbt and not request_problems(config) and not hyperparameters(config),

@@ -84,7 +84,10 @@ def _dropped_datasets_wait(config: Config) -> str | None:
 def _first_datasets_get_fewer_passes(config: Config) -> str | None:
     if config.learner.ring_warmup == 0 or not (why := _one_at_a_time(config)):
         return None
-    return f"must be 0 with {why}: every dataset then gets all num_epochs passes, the first one, too"
+    return (
+        f"has no effect with {why}, as every dataset then gets all num_epochs passes: leave it out, or add "
+        "--serial_mode=False --async_rl=True --num_batches_to_accumulate=2 --train_in_background_thread=True"
+    )
 
 
 def _datasets_hold_new_rows(config: Config) -> str | None:
@@ -141,7 +144,7 @@ LEARNING_RULES = (
         lambda config: config.learner.num_batchers > max(1, config.sampling.num_workers),
         "must be at most num_workers ({num_workers}): batchers assemble the workers' trajectories",
     ),
-    Rule(("ring_warmup", *_BACKGROUND), _first_datasets_get_fewer_passes),
+    Rule(("ring_warmup", *_BACKGROUND), _first_datasets_get_fewer_passes, idle=True),
     at_most("ring_warmup", "num_epochs", ", which the number of passes rises to"),
     needs("replay_proportion", "replay_slots", "there are no trajectories to replay", value=100),
     needs("replay_proportion", "with_vtrace", "replayed steps come from old policies, which only V-trace corrects"),

@@ -333,11 +333,12 @@ def _require_own_envs(layout: Layout) -> None:
     """Raise ConfigError where rows have steps of several policies: RND also learns the observations of steps that are
     not the policy's, since after an end they are the last ones of its episodes."""
     if layout.num_policies > 1 and layout.mapping != "split":
+        of_actor = "worker_num_splits" if layout.inference == "central" else "num_envs_per_worker"
         raise ConfigError(
             [
                 "--rnd=True: where policies take turns in an env, the bonus of each would fall by what the others see: "
-                f"use --policy_mapping=split and at least {layout.num_policies} splits (--num_workers, "
-                "--num_envs_per_worker), or add --rnd=False"
+                f"use --policy_mapping=split and at least {layout.num_policies} splits (--num_workers, --{of_actor}), "
+                "or add --rnd=False"
             ]
         )
 

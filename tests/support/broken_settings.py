@@ -217,6 +217,7 @@ BROKEN: list[Row] = [
     ("pbt_perturb_min", {**POPULATION, "pbt_perturb_min": 2.0}),
     ("pbt_hyperparameters", {**POPULATION, "pbt_hyperparameters": {"rollout": {}}}),
     ("pbt_hyperparameters", {**POPULATION, "pbt_hyperparameters": dict.fromkeys(MUTATED)}),
+    ("pbt_hyperparameters", {**POPULATION, "pbt_hyperparameters": {"gae_lambda": {}}}),
     (
         "pbt_optimize_batch_size",
         {**POPULATION, "pbt_optimize_batch_size": True, "num_batches_to_accumulate": 0, "policy_mapping": "split"},
