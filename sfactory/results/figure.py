@@ -6,6 +6,7 @@ Every part of an SVG has an id: ``mean-0`` and ``band-0`` are of the first group
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,15 @@ from sfactory.results.page import title_of
 from sfactory.results.runs import Axis, Group, Run
 from sfactory.statistics import bootstrap_interval, interquartile_mean, probability_of_improvement
 
+_log = logging.getLogger(__name__)
+
 # Okabe and Ito 2008: distinguishable with every kind of colour vision.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555", "#A6761D")
 AXES = {"env_steps": "env steps", "frames": "frames", "minutes": "minutes of training"}
 # A column of a paper is about 3.4 inches wide, and its captions have 8 or 9 points.
 _COLUMN, _HEIGHT = 3.4, 2.3
+# Runs with the same limit end as much apart: each learns from whole datasets.
+_SAME_END = 0.02
 _STYLE = {
     "svg.fonttype": "path",  # the same everywhere, whatever fonts there are
     "savefig.dpi": 300,
@@ -45,9 +50,12 @@ _STYLE = {
 def draw_curves(groups: Sequence[Group], metric: str, over: Axis, label: str, target: Path) -> dict[str, object]:
     """Draw all groups into ``target``, each as one line in its band; a lone run is a line. Returns what was drawn.
 
-    Raises RunDirError if a run lacks the metric, and ResourceError as ``write_picture``.
+    Warns of runs that are not done, or end before others of their group. Raises RunDirError if a run lacks the metric,
+    and ResourceError as ``write_picture``.
     """
     reached = [_reached(group, metric) for group in groups]
+    for group in groups:
+        _warn_of_ends(group.runs, over)
 
     def make() -> Any:
         figure = _figure(_COLUMN)
@@ -64,9 +72,11 @@ def draw_comparison(
 ) -> dict[str, object]:
     """As ``draw_curves`` of two groups, and beside it what each run has reached, its mean and its 95% interval.
 
-    The result also has ``probability_of_improvement``: of a run of the first group over one of the second.
+    The result also has ``probability_of_improvement``: of a run of the first group over one of the second. Runs of both
+    groups are expected to end alike.
     """
     reached = [_reached(group, metric) for group in groups]
+    _warn_of_ends([run for group in groups for run in group.runs], over)
     probability = probability_of_improvement(*reached)
 
     def make() -> Any:
@@ -132,7 +142,33 @@ def _last(run: Run, metric: str) -> float:
     raise RunDirError(f"the run in {run.path} has no number {shown(metric)!r} in metrics.jsonl{near}; see --metric")
 
 
+def _warn_of_ends(runs: Sequence[Run], over: Axis) -> None:
+    """Warn of runs that are not done or end before the others: what these have reached is of more steps."""
+    unit: Axis = "frames" if over == "frames" else "env_steps"
+    ends = [_last_env_steps(run) * (run.frameskip if unit == "frames" else 1) for run in runs]
+    for run, end in zip(runs, ends, strict=True):
+        for problem in run.problems:
+            _log.warning("%s", problem)
+        status = run.status
+        # In the same minutes runs make as many steps as their speed allows.
+        ends_early = over != "minutes" and end < (1 - _SAME_END) * max(ends)
+        if not ends_early and status in ("done", "unknown"):
+            continue
+        advice = {"running": ", or draw it at its end", "done": " or train it for longer"}.get(status, " or resume it")
+        of = f" of {max(ends):,.0f}" if ends_early else ""
+        _log.warning("%s ends at %s%s %s (%s): leave it out%s", run.path, f"{end:,.0f}", of, AXES[unit], status, advice)
+
+
+def _last_env_steps(run: Run) -> int:
+    return int(run.rows[-1]["env_steps"])
+
+
 def _facts(group: Group, reached: Sequence[float]) -> dict[str, object]:
     low, high = bootstrap_interval(reached)
-    names = [run.name for run in group.runs]
-    return {"label": group.label, "runs": names, "iqm": float(interquartile_mean(reached)), "interval": [low, high]}
+    return {
+        "label": group.label,
+        "runs": [run.name for run in group.runs],
+        "env_steps": [_last_env_steps(run) for run in group.runs],
+        "iqm": float(interquartile_mean(reached)),
+        "interval": [low, high],
+    }

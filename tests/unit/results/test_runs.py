@@ -18,7 +18,7 @@ from sfactory.config.commands import read_page_line
 from sfactory.config.flags import config_of
 from sfactory.config.saved_config import run_dirs, write_config
 from sfactory.experiment.run_dir import RunDir
-from sfactory.results import server
+from sfactory.results import figure, server
 from sfactory.results.page import data_of, data_text, embedded_or_linked
 from sfactory.results.runs import RETURN, Run, grouped, labelled
 from sfactory.results.server import LivePage, PageServer
@@ -106,6 +106,44 @@ def test_pictures_of_curves_and_of_a_comparison(capsys: pytest.CaptureFixture[st
     assert result["probability_of_improvement"] == 0.75
     assert [group["label"] for group in result["groups"]] == ["learning_rate=0.001", "learning_rate=0.0001"]
     assert Path("compare.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_pictures_warn_of_runs_that_are_not_done_or_end_early_and_have_where_each_ends(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figure, "write_picture", lambda *_: None)
+
+    def save(name: str, status: str, last: int, **flags: Any) -> None:
+        run = save_run(name, [1.0, 2.0, 3.0, 4.0], [0, 1000, 2000, last], **flags)
+        (run / "run.json").write_text(json.dumps({"status": status, "hostname": "elsewhere", "pid": 1}))
+
+    for number, (status, last) in enumerate([("interrupted", 100_000), ("done", 1_000_000), ("done", 1_010_000)]):
+        save(f"b_{number}", status, last)
+    save("c_0", "running", 1_010_000, gamma=0.5)
+    save("c_1", "done", 3000, gamma=0.5)
+    early = "train_dir/b_0 ends at 100,000 of 1,010,000 env steps (interrupted): leave it out or resume it"
+    running = "train_dir/c_0 ends at 1,010,000 env steps (running): leave it out, or draw it at its end"
+    short = "train_dir/c_1 ends at 3,000 of 1,010,000 env steps (done): leave it out or train it for longer"
+
+    assert plot.main(["curves", "train_dir", "--out=curves.svg"]) == 0
+    assert caplog.messages == [early, running, short]
+    groups = json.loads(capsys.readouterr().out)["groups"]
+    assert [group["env_steps"] for group in groups] == [[100_000, 1_000_000, 1_010_000], [1_010_000, 3000]]
+
+    caplog.clear()
+    assert plot.main(["curves", "b_1", "b_2", "c_1", "--out=curves.svg"]) == 0  # each group ends where it ends
+    assert caplog.messages == []
+    assert plot.main(["compare", "b_1", "vs", "c_1", "--out=compare.svg"]) == 0
+    assert caplog.messages == [short.replace("1,010,000", "1,000,000")]
+
+    caplog.clear()
+    assert plot.main(["curves", "b_0", "c_0", "c_1", "--over=minutes", "--out=curves.svg"]) == 0
+    assert caplog.messages == [early.replace(" of 1,010,000", ""), running]
+
+    caplog.clear()
+    Path("train_dir/b_1/run.json").write_text("{")
+    assert plot.main(["curves", "b_1", "--out=curves.svg"]) == 0
+    assert ["run.json cannot be read" in message for message in caplog.messages] == [True]
 
 
 def test_groups_that_are_compared_are_named_by_the_settings_that_all_of_their_runs_have() -> None:
