@@ -5,7 +5,7 @@
 Each trial is one run, ``trial_<number>`` in the folder of the study, which trains in this process. Its rows are
 reported to Optuna while it trains, and a run that is worse than the median of the earlier ones at the same report (they
 come every few seconds) is ended, which Optuna calls pruned. What Optuna knows is in ``study.db`` beside the runs: the
-same command resumes it, and the run that Ctrl-C has interrupted.
+same command resumes it, and a run that was interrupted or killed, until ``--trials`` of them have ended in all.
 Needs ``pip install -e '.[optuna]'``.
 
 The searched settings are in ``suggested``; for another search, copy this file and change these lines.
@@ -20,12 +20,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import optuna
+from optuna.trial import TrialState
 
 # Python adds the folder of a script, not the one above it.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import sfactory
 from scripts.command import split_flags
+from sfactory.experiment.run_dir import is_held
 
 SCORE = "train/episode_return_mean"
 REPORT_FLAG = "--experiment_summaries_interval"
@@ -62,8 +64,7 @@ class Objective:
         if result.status == "interrupted":
             self.exit_code = int(result.exit_code)
             trial.study.stop()
-            attributes = {CONTINUES: experiment_of(trial), REPORTED: watch.reported}
-            trial.study.enqueue_trial(trial.params, user_attrs=attributes)
+            enqueue_again(trial.study, trial, watch.reported)
             raise InterruptedTrialError
         if result.stopped_early:
             raise optuna.TrialPruned
@@ -79,6 +80,25 @@ class Objective:
 def experiment_of(trial: optuna.Trial | optuna.trial.FrozenTrial) -> str:
     """The run of a trial."""
     return str(trial.user_attrs.get(CONTINUES, f"trial_{trial.number}"))
+
+
+def enqueue_again(
+    study: optuna.Study, trial: optuna.Trial | optuna.trial.FrozenTrial, reported: Sequence[float]
+) -> None:
+    """Let another trial go on with the run of this one, which has reported these scores."""
+    attributes = {CONTINUES: experiment_of(trial), REPORTED: list(reported)}
+    study.enqueue_trial(trial.params, user_attrs=attributes)
+
+
+def take_over_killed(study: optuna.Study, folder: Path) -> None:
+    """Enqueue again the trials whose processes were killed: the runs, in ``folder``, are theirs no longer."""
+    for trial in study.get_trials(states=[TrialState.RUNNING]):
+        if is_held(folder / experiment_of(trial)):
+            why = "another process trains it, or was killed before its run began"
+            print(f"trial {trial.number} is left, and not counted: {why}", file=sys.stderr)
+            continue
+        enqueue_again(study, trial, [score for _, score in sorted(trial.intermediate_values.items())])
+        study.tell(trial.number, state=TrialState.FAIL)
 
 
 class Watch:
@@ -112,7 +132,7 @@ def main(argv: Sequence[str]) -> int:
     """Search as ``argv`` says; returns the exit code."""
     own, flags = split_flags(argv)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=20, help="how many runs")
+    parser.add_argument("--trials", type=int, default=20, help="how many runs, with those of earlier calls")
     parser.add_argument("--study", default="optuna", help="name of the study, and of its folder")
     parser.add_argument("--train_dir", type=Path, default=Path("train_dir"), help="takes the folder of the study")
     parser.add_argument("--seed", type=int, default=None, help="of the search")
@@ -130,11 +150,13 @@ def main(argv: Sequence[str]) -> int:
     if not any(word.startswith(REPORT_FLAG) for word in flags):
         flags.append(f"{REPORT_FLAG}={REPORT_S}")
     objective = Objective(flags, folder)
-    study.optimize(objective, n_trials=options.trials, catch=(InterruptedTrialError,))
+    take_over_killed(study, folder)
+    ended = len(study.get_trials(deepcopy=False, states=[TrialState.COMPLETE, TrialState.PRUNED]))
+    study.optimize(objective, n_trials=max(0, options.trials - ended), catch=(InterruptedTrialError,))
     if objective.exit_code:
         print("interrupted; the same command resumes the run and the search", file=sys.stderr)
         return objective.exit_code
-    finished = study.get_trials(states=[optuna.trial.TrialState.COMPLETE])
+    finished = study.get_trials(states=[TrialState.COMPLETE])
     if not finished:
         print("error: no run has reached its end; a study needs --trials, and runs a limit", file=sys.stderr)
         return 1
