@@ -144,9 +144,11 @@ def main(argv: Sequence[str]) -> int:
         storage=f"sqlite:///{folder / 'study.db'}",
         load_if_exists=True,
         direction="maximize",
-        sampler=optuna.samplers.TPESampler(seed=options.seed),
         pruner=optuna.pruners.MedianPruner(n_startup_trials=3),
     )
+    # A sampler forgets what it has drawn: with the same seed a resumed search would try the same settings again.
+    seed = None if options.seed is None else options.seed + len(study.trials)
+    study.sampler = optuna.samplers.TPESampler(seed=seed)
     if not any(word.startswith(REPORT_FLAG) for word in flags):
         flags.append(f"{REPORT_FLAG}={REPORT_S}")
     objective = Objective(flags, folder)

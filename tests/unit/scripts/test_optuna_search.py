@@ -30,14 +30,14 @@ def _trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def search(folder: Path, trials: int) -> int:
-    return optuna_search.main(["--trials", str(trials), "--study", "s", "--train_dir", str(folder), "--"])
+def search(folder: Path, trials: int, *options: str) -> int:
+    return optuna_search.main(["--trials", str(trials), "--study", "s", "--train_dir", str(folder), *options, "--"])
 
 
 def study_in(folder: Path) -> optuna.Study:
-    (folder / "s").mkdir()
+    (folder / "s").mkdir(parents=True, exist_ok=True)
     storage = f"sqlite:///{folder}/s/study.db"
-    return optuna.create_study(study_name="s", storage=storage, direction="maximize")
+    return optuna.create_study(study_name="s", storage=storage, direction="maximize", load_if_exists=True)
 
 
 def test_the_same_command_trains_nothing_once_all_trials_have_ended(
@@ -81,3 +81,14 @@ def test_a_trial_of_a_killed_process_goes_on_with_its_run_and_one_of_a_live_proc
     assert list(again.intermediate_values.values()) == [3.0, 5.0]
     errors = capsys.readouterr().err
     assert ["trial 1 " in errors, "trial 2 " in errors] == [True, True]
+
+
+@pytest.mark.usefixtures("trained")
+def test_a_search_with_a_seed_that_is_resumed_tries_other_settings_than_before(tmp_path: Path) -> None:
+    for folder in (tmp_path / "first", tmp_path / "second"):
+        for trials in (1, 2):
+            assert search(folder, trials, "--seed=7") == 0
+
+    first, second = ([trial.params for trial in study_in(tmp_path / name).trials] for name in ("first", "second"))
+    assert first[0] != first[1]
+    assert first == second
