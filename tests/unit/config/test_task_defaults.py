@@ -14,6 +14,7 @@ from sfactory.config.task_defaults import (
     with_task_defaults,
 )
 from sfactory.config.validation import check
+from sfactory.layout import Layout
 
 ENV = "--env=sfactory_envs.synthetic.bandit:Bandit"
 TWO_ACTORS = "--num_workers=2"
@@ -83,6 +84,21 @@ def test_collection_waits_by_default_where_all_policies_get_splits(policies: int
 
     assert (resolved.config.learner.num_batches_to_accumulate == 0) is waits
     assert resolved.config.sampling.num_envs_per_worker == 16
+
+
+@pytest.mark.parametrize(
+    ("flags", "waits"),
+    [
+        *(([], True), (["--batch_size=4096"], True), (["--rollout=16", "--batch_size=2048"], True)),
+        *((["--batch_size=3072"], False), (["--num_batches_to_accumulate=2"], False)),
+    ],
+    ids=str,
+)
+def test_actors_of_a_sampler_wait_by_default_where_a_batch_has_whole_rounds(flags: list[str], waits: bool) -> None:
+    command = read_command_line([ENV, TWO_ACTORS, "--num_batches_per_epoch=1", *flags])  # as sfactory.sampler does
+    config = with_task_defaults(command, "vector", None).config
+
+    assert Layout.plan(config.sampling, config.learner, "local").all_wait is waits
 
 
 def test_slow_envs_are_not_multiplied() -> None:
