@@ -91,7 +91,7 @@ def enqueue_again(
 
 
 def take_over_killed(study: optuna.Study, folder: Path) -> None:
-    """Enqueue again the trials whose processes were killed: the runs, in ``folder``, are theirs no longer."""
+    """Enqueue again the trials of processes that were killed: no process holds their runs in ``folder``."""
     for trial in study.get_trials(states=[TrialState.RUNNING]):
         if is_held(folder / experiment_of(trial)):
             why = "another process trains it, or was killed before its run began"
