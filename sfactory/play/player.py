@@ -182,21 +182,19 @@ class Player:
 
     def _valid_game(self, number: int, seed: int | None, until: int) -> Episode | None:
         """The next game without invalid data, or None if it was not over after ``until`` steps of this player."""
-        for discarded in range(1, _MOST_DISCARDED + 1):
+        discarded = 0
+        while True:
             try:
                 return self._game(number, seed, until - self._steps)
             except _InvalidData as error:
+                discarded, seed = discarded + 1, None
+                if discarded == _MOST_DISCARDED:
+                    lost = f"{self._name}, {error}, and {discarded} episodes in a row had invalid data"
+                    raise EnvFailed(f"{lost}: sfactory check-env finds such data") from None
                 if error.flaw not in self._warned:
                     self._warned.add(error.flaw)
                     text = "%s, %s; episodes in which this happens are discarded, and others are played in their place"
                     _log.warning(text, self._name, error)
-                if discarded == _MOST_DISCARDED:
-                    advice = "sfactory check-env finds such data"
-                    raise EnvFailed(
-                        f"{self._name}, {error}, and {discarded} episodes in a row had invalid data: {advice}"
-                    ) from None
-            seed = None
-        raise AssertionError
 
     def _game(self, number: int, seed: int | None, max_steps: int) -> Episode | None:
         """The episodes of one game as one (``GAME_CONTINUES``), or None if it was not over after ``max_steps``."""
