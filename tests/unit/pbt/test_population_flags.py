@@ -86,7 +86,7 @@ def test_wish_for_a_flag_is_granted_in_all_settings_that_read_it(flag: str, sett
 
 
 def test_wish_of_a_saved_run_that_has_no_effect_is_passed_over() -> None:
-    wished = {"pbt_hyperparameters": {"vtrace_pg_rho": {}}}
+    wished: dict[str, Any] = {"pbt_hyperparameters": {"vtrace_pg_rho": {}}}
 
     assert check(config(**wished), chosen=()) == []
     assert "vtrace_pg_rho" not in names(**wished)
