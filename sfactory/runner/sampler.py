@@ -158,7 +158,7 @@ class Sampler:
     def __next__(self) -> Trajectories:
         """The next batch of ``batch_size`` steps. Slots of the last one are free from now.
 
-        Raises SFactoryError if the workers cannot continue, or are closed.
+        Raises SFactoryError if the workers cannot continue, as after an exception in serial mode, or are closed.
         """
         if self._closed:
             raise SFactoryError("the sampler is closed")
@@ -261,6 +261,7 @@ class _TurnsHere:
 
     def __init__(self, parts: Parts) -> None:
         self._reports = parts.reports
+        self._left_by = ""  # the type of the exception that has ended a block of turns
         self._sampling = SerialSampling(parts.config, parts.shared, parts.seed, 0, parts.plan.device)
         with handlers_are_heard(), contextlib.ExitStack() as stack:
             self._started = stack.enter_context(processes_of_envs_end(parts.spawner))
@@ -276,11 +277,21 @@ class _TurnsHere:
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
-        """See Sampling. What the program starts between such blocks is no process of an env, and goes on."""
+        """See Sampling. What the program starts between such blocks is no process of an env, and goes on.
+
+        Raises SFactoryError if an exception has left one: a slot may be half filled, and no turn would complete it.
+        """
+        if self._left_by:
+            raise SFactoryError(
+                f"the sampler cannot go on, as {self._left_by} has left its envs within a step: open another one"
+            )
         self._started.resume()
         try:
             with handlers_are_heard():
                 yield
+        except BaseException as error:
+            self._left_by = type(error).__name__
+            raise
         finally:
             self._started.pause()
 

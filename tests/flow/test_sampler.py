@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import torch
+from gymnasium.envs.classic_control import CartPoleEnv
 
 import sfactory
 from sfactory.errors import ConfigError, DivergedError, EnvError, SFactoryError
@@ -83,6 +85,22 @@ def test_statistics_of_observations_that_are_set_before_the_first_batch_are_gone
         sampler.set_weights()
 
         assert sampler.model.state_dict()[count] == 1000 + batch.valid.sum()
+
+
+def test_a_serial_sampler_that_was_interrupted_within_a_step_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, steps = CartPoleEnv.step, itertools.count(1)
+
+    def interrupted(env: CartPoleEnv, action: int) -> tuple[Any, ...]:
+        if next(steps) == 20:  # within the first batch
+            signal.raise_signal(signal.SIGINT)
+        return step(env, action)
+
+    monkeypatch.setattr(CartPoleEnv, "step", interrupted)
+    with sfactory.sampler(**FLAGS, serial_mode=True) as sampler:
+        with pytest.raises(KeyboardInterrupt):
+            next(sampler)
+        with pytest.raises(SFactoryError, match="open another one"):
+            next(sampler)
 
 
 def test_memory_of_agents_that_sleep_stays_the_same() -> None:
