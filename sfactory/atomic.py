@@ -16,7 +16,7 @@ import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO
 
 from sfactory.system.operating_system import POSIX, lock, open_flags
 
@@ -38,10 +38,14 @@ def opened(path: Path | str, flags: int) -> int:
     return fd
 
 
-def open_log(path: Path) -> TextIO:
-    """A text file that lines are appended to; raises OSError as ``opened``."""
-    fd = opened(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    return os.fdopen(fd, "a", encoding="utf-8", errors="replace", buffering=1)
+def open_log(path: Path) -> int:
+    """Open a text file that lines are appended to by ``append_line``; raises OSError as ``opened``."""
+    return opened(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+
+def append_line(fd: int, text: str) -> None:
+    """Append a line, or several, to a log of ``open_log``, as ``append_whole``."""
+    append_whole(fd, f"{text}\n".encode(errors="replace"))
 
 
 def read_bytes(path: Path | str, last: int | None = None) -> bytes:
@@ -130,9 +134,10 @@ def append_whole(fd: int, record: bytes, sync: bool = False) -> None:
         if sync:
             os.fsync(fd)
     except OSError:
-        # Half a record would corrupt the next one; truncating needs no space.
+        # Half a record would corrupt the next one; truncating needs no space. Others may append to the file, too.
         with contextlib.suppress(OSError):
-            os.ftruncate(fd, size)
+            if len(rest) < len(record):
+                os.ftruncate(fd, size)
         raise
 
 

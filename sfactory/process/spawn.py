@@ -26,9 +26,9 @@ from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
-from sfactory.atomic import open_log
+from sfactory.atomic import append_line, open_log
 from sfactory.clock import Deadline
 from sfactory.errors import ConfigError, ExitCode, ResourceError, SFactoryError, failure_text, named
 from sfactory.process.orphans import OFTEN_S, adopt_orphans, children_of, send
@@ -102,11 +102,17 @@ def prepare_process(name: str, stack: StackDump) -> None:
     logging.basicConfig(format=f"[%(asctime)s] {name}: %(message)s", datefmt="%H:%M:%S")
 
 
-class _LogFile(logging.StreamHandler[TextIO]):
-    """A file that several processes append to, a line at a time. A full disk costs lines, never the process."""
+class _LogFile(logging.Handler):
+    """A file that several processes append to, whole lines each. A full disk costs lines, never the process."""
 
-    def handleError(self, record: logging.LogRecord) -> None:
-        """Ignore the error: the line is on stderr, too."""
+    def __init__(self, fd: int) -> None:
+        super().__init__()
+        self._fd = fd
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Append one record; of an error nothing is said, as the record is on stderr, too."""
+        with contextlib.suppress(Exception):  # also of a library's mistake in a message
+            append_line(self._fd, self.format(record))
 
 
 def _log_to(path: Path, level: int, name: str) -> None:

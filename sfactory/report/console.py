@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
 import textwrap
 import threading
@@ -15,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TextIO
 
-from sfactory.atomic import open_log
+from sfactory.atomic import append_line, open_log
 from sfactory.report.live_view import LiveView, screen_of
 from sfactory.report.progress import Progress, line_of
 
@@ -47,10 +48,10 @@ class Console:
         self._view = None if quiet or screen_of(self._stream) is None else LiveView(self._stream, title, on_view)
         self._is_drawn = False  # by the last ``show``
         self._lock = threading.RLock()
-        self._log_file: TextIO | None = None
+        self._log_path, self._log_fd, self._loses_lines = log_path, -1, False
         if log_path is not None:
             try:
-                self._log_file = open_log(log_path)
+                self._log_fd = open_log(log_path)
             except OSError as error:
                 self.message(f"{log_path} cannot be written: {error}", logging.WARNING)
 
@@ -128,19 +129,22 @@ class Console:
             print(text, file=self._stream, flush=True)
 
     def _write_log(self, text: str) -> None:
-        if self._log_file is None:
+        """Whole lines, or none: each is tried, as a disk that is full may have space again. The first loss is said."""
+        if self._log_fd < 0:
             return
         try:
-            print(text, file=self._log_file, flush=True)
-        except (OSError, ValueError) as error:
-            self._close_log()
-            self._write_stream(_stamped(f"the log file can no longer be written: {error}"))
+            append_line(self._log_fd, text)
+        except OSError as error:
+            if not self._loses_lines:
+                self._loses_lines = True
+                lost = f"{self._log_path}: lines are lost until this is fixed: {error}; training continues"
+                self._write_stream(_stamped(lost))
 
     def _close_log(self) -> None:
-        log_file, self._log_file = self._log_file, None
-        with contextlib.suppress(OSError, ValueError):
-            if log_file is not None:
-                log_file.close()
+        fd, self._log_fd = self._log_fd, -1
+        if fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(fd)
 
     def _seconds_left(self, progress: Progress) -> float | None:
         """Seconds until the nearer of the two limits; None if unknown."""

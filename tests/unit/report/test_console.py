@@ -6,6 +6,7 @@ import dataclasses
 import io
 import logging
 import re
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,24 @@ def test_a_log_that_cannot_be_opened_is_reported_and_log_records_become_messages
     first, second = stream.getvalue().splitlines()
     assert "cannot be written" in first
     assert re.fullmatch(STAMP + "WARNING: checkpoint x.pth skipped", second)
+
+
+def test_a_full_disk_costs_whole_lines_of_the_log_and_is_said_once(tmp_path: Path) -> None:
+    stream, log = io.StringIO(), tmp_path / "sf_log.txt"
+    console = Console(None, None, stream=stream, log_path=log)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    console.message("first")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (log.stat().st_size + 10, hard))
+    try:
+        console.message("lost")
+        console.message("lost, too")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    console.close("last")
+
+    assert re.fullmatch(f"{STAMP}first\nlast\n", log.read_text())
+    assert [stream.getvalue().count(words) for words in ("lines are lost", "lost, too", "last\n")] == [1, 1, 1]
 
 
 def test_a_record_that_cannot_be_formatted_is_reported_and_its_caller_goes_on(
