@@ -37,6 +37,8 @@ _log = logging.getLogger(__name__)
 class LearnerWorker:
     """Assembles datasets and has a ``Learner`` learn from them, until a limit or a stop.
 
+    starvation: how long training waits for a dataset; begun again after each ``learn``.
+
     The status board shows as busy the thread that trains. A worker that assembles and trains in turn waits only for
     slots that were not announced yet.
     """
@@ -55,7 +57,7 @@ class LearnerWorker:
         self._batcher = self._make_batcher()
         one_of = policy if shared.layout.num_policies > 1 else None
         timeout, port = config.learner_starvation_timeout_sec, setup.config.sampling.remote_actors_port
-        self._starvation = Starvation(timeout, shared.status, shared.table, one_of, port)
+        self.starvation = Starvation(timeout, shared.status, shared.table, one_of, port)
         self._own_area: Staging | None = None
         self._dataset_queue: DatasetQueue | None = None
 
@@ -125,10 +127,10 @@ class LearnerWorker:
             is_ready = self.assemble(BLOCK_S)
             if self._learner.may_open(is_ready):
                 self.learn()
-                self._starvation.begin()  # the time of learning is not waiting time
+                self.starvation.begin()  # the time of learning is not waiting time
             elif not is_ready:
                 self._learner.execute_command()
-                self._starvation.look()
+                self.starvation.look()
 
     def _learn_again_and_again(self) -> None:
         """From one dataset, as if it were a new one each time; takes in nothing more. On a GPU it is loaded once."""
@@ -149,7 +151,7 @@ class LearnerWorker:
         areas = [self._staging() for _ in range(setup.layout.datasets)]
         queue = DatasetQueue(areas, slots, config.learner_queue_policy == "drop_oldest", self._count_dropped)
         self._dataset_queue = queue
-        training = TrainingLoop(self._learner, queue, self._row, self._watch, self._starvation)
+        training = TrainingLoop(self._learner, queue, self._row, self._watch, self.starvation)
         threads.start("train", lambda: training.run(lambda: self._learner.must_stop or self._cannot_go_on(threads)))
         for number in range(config.num_loader_threads if slots else 0):
             threads.start(f"load-{number}", lambda: self._load(queue, threads))

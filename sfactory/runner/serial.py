@@ -34,7 +34,7 @@ from sfactory.seeds import Branch, seed_at, seed_libraries
 from sfactory.shared.control import Stop
 from sfactory.shared.objects import SharedObjects
 from sfactory.supervise.hang_detection import SerialHangWatch
-from sfactory.supervise.monitors import StatusDump
+from sfactory.supervise.monitors import IdlePolicyWarning, StatusDump
 from sfactory.supervise.process_group import ProcessExit
 from sfactory.supervise.supervisor import BEAT_S
 from sfactory.system.gpu import use_device
@@ -134,6 +134,9 @@ class SerialExecutor(Executor):
         self._learners: list[Learner] = []
         self._learner_workers: list[LearnerWorker] = []
         self._last_counts, self._idle_beats = (-1, -1), 0
+        self._idle_policies = IdlePolicyWarning(
+            learning_policies(context.config), self._reports.env_steps_of, self._shared.has_learned_enough
+        )
 
     def run(self) -> Outcome:
         """See Executor."""
@@ -232,6 +235,7 @@ class SerialExecutor(Executor):
                 self._reporter.beat()
                 status_dump.look(context.interrupts)
                 self._require_progress()
+                self._look_for_starvation()
                 if context.observers.over:
                     self._order_stop()
 
@@ -242,6 +246,13 @@ class SerialExecutor(Executor):
         self._last_counts = counts
         if self._idle_beats >= _IDLE_BEATS:
             raise SFactoryError(f"nothing has happened for {_IDLE_BEATS * BEAT_S:.0f} s after {counts[0]} env steps")
+
+    def _look_for_starvation(self) -> None:
+        """Warn of policies that get no data, as nothing else would: the others go on. Raises Starved."""
+        self._idle_policies.look()
+        for worker in self._learner_workers:
+            if worker.setup.trains and not worker.over():
+                worker.starvation.look()
 
     def _all_over(self) -> bool:
         """Whether every policy that learns has learned enough, or a stop was ordered."""
@@ -258,6 +269,7 @@ class SerialExecutor(Executor):
         elif worker.assemble(0):
             with self._watch.paused(), _threads(self._context.config.learner.learner_num_threads or 1):
                 worker.learn()
+            worker.starvation.begin()
         if learner.commands.is_due:
             with self._watch.paused():
                 learner.execute_command()

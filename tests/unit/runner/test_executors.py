@@ -13,11 +13,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from sfactory import clock
 from sfactory.config.flags import config_of
 from sfactory.env.lifecycle import close_env
 from sfactory.errors import ObserverFailed
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
+from sfactory.learner.learner import Learner
+from sfactory.learner.learner_process import LearnerWorker
+from sfactory.learner.setup import LearnerSetup
 from sfactory.planning.plan import plan_run
 from sfactory.process.signals import Interrupts
 from sfactory.process.spawn import Spawner
@@ -26,6 +30,8 @@ from sfactory.runner.context import RunContext
 from sfactory.runner.parallel import ParallelExecutor
 from sfactory.runner.serial import SerialExecutor, SerialSampling
 from sfactory.shared.control import Stop
+from sfactory.shared.status import State
+from sfactory.supervise import monitors
 from tests.support.one_process import context_in
 from tests.support.parts import VECTOR
 
@@ -105,6 +111,43 @@ def test_a_serial_run_saves_and_tells_its_result_whatever_an_env_has_left_behind
     assert saved == [executor]
     assert (outcome.status, outcome.summary.status) == ("failed", "failed")
     assert type(error).__name__ in str(outcome.error)
+
+
+def test_a_serial_run_warns_of_a_policy_that_gets_no_data(
+    tmp_path: Path, interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of two policies the first alone has steps, and then its limit."""
+    moment = 0.0
+    for module in (clock, monitors):
+        monkeypatch.setattr(module, "now", lambda: moment)
+    monkeypatch.setattr(RunDir, "require_held", lambda _: None)
+    context = context_of(tmp_path, interrupts, serial_mode=True, num_policies=2, learner_starvation_timeout_sec=30)
+    executor = SerialExecutor(context)
+    status, directory = executor._shared.status, str(tmp_path)
+    workers = []
+    for policy, name in enumerate(status.names[:2]):
+        setup = LearnerSetup(context.config, executor._shared, policy, 1, "cpu", 1, directory)
+        workers.append(LearnerWorker(setup, Learner(setup, status.row(name)), status.row(name)))
+
+    def turn(_: SerialSampling) -> None:
+        nonlocal moment
+        moment += 1.0
+        status.row("sf-actor-0").add("env_steps", 1)
+        workers[0].starvation.begin()
+        if moment == 100.0:
+            status.row("sf-learner-0").set("state", State.DONE)
+
+    monkeypatch.setattr(SerialSampling, "turn", turn)
+    monkeypatch.setattr(SerialExecutor, "_learn", lambda *_: None)
+    monkeypatch.setattr(SerialExecutor, "_all_over", lambda _: moment == 300.0)
+    monkeypatch.setattr(executor, "_learner_workers", workers)
+    monkeypatch.setattr(executor, "_learners", [worker._learner for worker in workers])
+    with contextlib.closing(executor._reporter):
+        executor._take_turns()
+
+    assert caplog.text.count("says how often policy 1 plays") == 10
+    assert caplog.text.count("the run waits for policy 1, ") == 1
+    assert "policy 0 plays" not in caplog.text
 
 
 class Unclosable:
