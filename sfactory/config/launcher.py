@@ -86,7 +86,7 @@ launcher_flags, read_launcher_line = _LAUNCHER.flags, _LAUNCHER.read
 class RemoteConfig:
     """Which run to join with actors of this machine, and how many."""
 
-    connect: str = flag("", "address of the run, HOST:PORT: --remote_actors_port of its machine")
+    connect: str = flag("", "address of the run, HOST:PORT (by IPv4): --remote_actors_port of its machine")
     token_file: str = flag("", "file with the secret of the run (its --remote_actors_token_file)", path=True)
     env: str = flag("", "the run's environment, repeated")
     num_workers: int = flag(0, "actor processes; 0: one per core", ge=0, le=4096)
@@ -106,7 +106,8 @@ def _remote_clashes(config: RemoteConfig) -> Iterator[Clash]:
     if address is None or not 0 < int(address[1]) < 2**16:
         yield (
             "connect",
-            "must be HOST:PORT of the run, with a port of 1 to 65535, for example --connect=learner.local:5555",
+            "must be HOST:PORT of the run, with a port of 1 to 65535 and a name or an IPv4 address, for example "
+            "--connect=learner.local:5555",
             (),
         )
     if not config.token_file:

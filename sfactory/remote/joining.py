@@ -57,7 +57,10 @@ def require_port(host: str, port: int) -> None:
     except (OSError, ValueError) as error:  # a name that cannot be encoded
         other = "; take another --remote_actors_port" if getattr(error, "errno", 0) == errno.EADDRINUSE else ""
         raise ConfigError(
-            [f"--remote_actors_port={port}: cannot be listened at on --remote_actors_host={host}: {error}{other}"]
+            [
+                f"--remote_actors_port={port}: cannot be listened at on --remote_actors_host={host}, by IPv4, as "
+                f"remote actors join: {error}{other}"
+            ]
         ) from None
 
 
@@ -68,5 +71,8 @@ def require_host(address: str) -> None:
         socket.getaddrinfo(host, None, socket.AF_INET)
     except (OSError, ValueError) as error:  # a name that cannot be encoded
         raise ConfigError(
-            [f"--connect={address}: no machine of the name {host} is known here ({error}); give another name or the IP"]
+            [
+                f"--connect={address}: no machine of the name {host} is known here by IPv4, as remote actors join "
+                f"({error}); give another name or the IPv4 address"
+            ]
         ) from None

@@ -102,7 +102,9 @@ class SamplingConfig:
         ge=0,
         le=65535,
     )
-    remote_actors_host: str = flag("127.0.0.1", "address of this machine at which remote actors join; 0.0.0.0: any")
+    remote_actors_host: str = flag(
+        "127.0.0.1", "IPv4 address of this machine, or its name, at which remote actors join; 0.0.0.0: any"
+    )
     remote_actors_token_file: str = flag(
         "", "file with the secret that remote actors must have, too: a line of 32 characters or more", path=True
     )

@@ -332,8 +332,10 @@ def test_short_or_missing_secrets_and_used_ports_are_refused(tmp_path: Path, ser
         require_port(host, int(port))
     with pytest.raises(ConfigError, match="cannot be listened at"):
         require_port("a" * 70, int(port))
+    with pytest.raises(ConfigError, match=r"--remote_actors_host=::1, by IPv4"):
+        require_port("::1", int(port))
     require_host(served.address)
-    with pytest.raises(ConfigError, match=r"--connect=a+:5555: no machine of the name a+ is known"):
+    with pytest.raises(ConfigError, match=r"--connect=a+:5555: no machine of the name a+ is known here by IPv4"):
         require_host(f"{'a' * 70}:5555")
 
 
