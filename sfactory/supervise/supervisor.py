@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from sfactory.clock import SAVE_MOST_S, TIMEOUTS, Deadline, now
 from sfactory.errors import CannotSaveError, SFactoryError
-from sfactory.layout import LEARNERS, is_learner
+from sfactory.layout import LEARNERS, is_actor, is_evaluator, is_learner
 from sfactory.process.signals import Interrupts
 from sfactory.shared.control import Control, Stop
 from sfactory.shared.status import State, StatusBoard
@@ -185,12 +185,21 @@ class Supervisor:
 
     def _kill_rest(self) -> None:
         killed = self._process_group.kill()
+        waited_s = now() - self._stop_at
+        with_envs = [name for name in killed if is_actor(name) or is_evaluator(name)]
+        if with_envs:
+            log.warning(
+                "killed, as they had not ended %.0f s after the stop: %s; a step() or close() of an env takes longer, and "
+                "was cut off",
+                waited_s,
+                ", ".join(with_envs),
+            )
         learners = [name for name in killed if is_learner(name)]
         if learners and self._control.stop is Stop.SAVE:
             stands = any(self._status.row(name).get("saved_env_steps") for name in learners)
             saved = "the last checkpoint stands" if stands else "this session has saved none"
             error = CannotSaveError(
-                f"{', '.join(learners)} had not saved {now() - self._stop_at:.0f} s after the stop; {saved}. An update "
+                f"{', '.join(learners)} had not saved {waited_s:.0f} s after the stop; {saved}. An update "
                 "that takes long (--batch_size) delays a stop, and so does slow storage"
             )
             if self.failure is None:

@@ -214,6 +214,25 @@ def test_an_error_of_a_learner_that_did_not_save_says_whether_there_is_a_checkpo
     assert text in str(supervisor.failure)
 
 
+def test_processes_with_envs_that_are_killed_at_the_end_are_named(
+    shared: SharedObjects, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = 1000.0
+    for module in ("sfactory.clock", "sfactory.supervise.supervisor"):
+        monkeypatch.setattr(f"{module}.now", lambda: at)
+    supervisor = supervisor_of(shared)
+    group: Any = SimpleNamespace(kill=lambda: ["sf-policy-0-0", "sf-actor-1", "sf-eval-0"])
+    supervisor._process_group = group
+    supervisor._order(Stop.NOW)
+    at += 3.0
+
+    supervisor._kill_rest()
+
+    (record,) = caplog.records
+    assert record.getMessage().startswith("killed, as they had not ended 3 s after the stop: sf-actor-1, sf-eval-0; ")
+    assert supervisor.failure is None
+
+
 def test_a_failure_to_save_is_logged_although_another_failure_came_first(
     shared: SharedObjects, caplog: pytest.LogCaptureFixture
 ) -> None:
