@@ -160,6 +160,12 @@ class Layout:
         return self.num_policies if self.mapping in ("names", "function") else 1
 
     @property
+    def shared_weights(self) -> int:
+        """How many weights are in shared memory: those of policies and opponents, and those that evaluators play."""
+        opponents = self.opponents + 1 if self.opponents else 0
+        return self.num_policies + opponents + (self.evaluated if self.evaluators else 0)
+
+    @property
     def envs(self) -> int:
         """Envs of one split."""
         return self.rows // self.agents

@@ -110,10 +110,8 @@ def _planned_bytes(spec: EnvSpec, layout: Layout, weight_bytes: int, replayed: i
     slots = planned_bytes(trajectory_fields(spec, layout)) if layout.num_slots else 0
     one_each = replace(layout, slots_per_split=layout.slots_per_split or 1)
     per_row = planned_bytes(trajectory_fields(spec, one_each)) / (one_each.num_slots * layout.rows)
-    opponents = layout.opponents + 1 if layout.opponents else 0
-    weights = 2 * weight_bytes * (layout.num_policies + opponents + (layout.evaluated if layout.evaluators else 0))
     kept = int(per_row * (layout.dataset_rows * layout.datasets + replayed)) * layout.num_policies
-    return slots + kept + weights + RnnStates.spec(layout).nbytes
+    return slots + kept + 2 * weight_bytes * layout.shared_weights + RnnStates.spec(layout).nbytes
 
 
 def activation_bytes(model: ActorCritic, spec: EnvSpec) -> int:
@@ -355,7 +353,7 @@ def plan_run(
         return plan
     require_joining(config.sampling)
     children = len(plan.layout.process_names)
-    require_handles(children)
+    require_handles(children, plan.layout.shared_weights)
     if not place.rank:
         warn_of_few_cores(plan.cores, children + 1, place.world)
     warn_of_niceness(config.sampling.default_niceness)

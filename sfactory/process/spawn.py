@@ -37,7 +37,7 @@ from sfactory.process.stack_dump import StackDump, is_alive
 from sfactory.process.watcher import END, ENVS_IN_MAIN, LOOK, MAIN, NO_ENVS_IN_MAIN, SOCKET_DIR, VIEW_CLOSED, VIEW_OPEN
 from sfactory.shared.status import FailureBoard, StatusBoard
 from sfactory.system.operating_system import LINUX
-from sfactory.system.resources import raise_file_limit, require_imports, require_linux
+from sfactory.system.resources import FEWER_SENT, raise_file_limit, require_imports, require_linux
 from sfactory.system.streams import open_standard_streams, unblocked
 
 if TYPE_CHECKING:  # Windows lacks them
@@ -346,6 +346,10 @@ def _starting(name: str) -> Iterator[None]:
                 'of its own; start it by multiprocessing.get_context("spawn"), or by subprocess'
             ]
         ) from None
+    except ValueError as error:
+        if "too many fds" not in str(error):  # as multiprocessing says it
+            raise
+        raise ResourceError(f"{name} cannot be started: {FEWER_SENT}") from None
     except (EOFError, OSError) as error:
         cause = named(error)
         if isinstance(error, EOFError | ConnectionError):

@@ -23,8 +23,16 @@ _MIB = 2**20
 _IMPORTS = 155 * _MIB
 _ADDRESSES = 900 * _MIB  # of main, without a GPU; mapped, and mostly not in memory
 _LEARNER, _OTHER_CHILD, _ALL_IN_MAIN = 130 * _MIB, 17 * _MIB, 60 * _MIB
-# Open files of main, measured in runs: its own number (with headroom), and the number that each child adds.
-_HANDLES, _HANDLES_PER_CHILD = 64, 4
+# Open files of main, measured in runs: its own number (with headroom), and the numbers that each child adds, and each
+# weights in shared memory after the first.
+_HANDLES, _HANDLES_PER_CHILD, _HANDLES_PER_WEIGHTS = 64, 4, 3
+# Of these each child is sent some, measured with many policies; larger queues take a few more.
+_SENT, _SENT_PER_WEIGHTS = 20, 2
+_MOST_SENT = 251  # multiprocessing.forkserver refuses 256 and more, with four that it adds
+FEWER_SENT = (
+    f"the fork server of Python passes at most {_MOST_SENT} open files to a process; lower --num_policies, "
+    "--opponent_pool or --num_workers, or leave evaluations out (--eval_interval_sec=0)"
+)
 
 
 def available_memory() -> int | None:
@@ -104,16 +112,18 @@ def raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def handles_needed(children: int) -> int:
-    """Number of files that main may open in a run with ``children`` child processes."""
-    return _HANDLES + _HANDLES_PER_CHILD * children
+def handles_needed(children: int, weights: int = 1) -> int:
+    """Number of files that main may open in a run with ``children`` child processes, and so many shared weights."""
+    return _HANDLES + _HANDLES_PER_CHILD * children + _HANDLES_PER_WEIGHTS * (weights - 1)
 
 
-def require_handles(children: int) -> None:
-    """Raise ResourceError if main may not open enough files for a run with ``children`` child processes."""
+def require_handles(children: int, weights: int = 1) -> None:
+    """Raise ResourceError if main may not open enough files for such a run, or a child cannot be sent its own."""
     import resource
 
-    need, (have, _) = handles_needed(children), resource.getrlimit(resource.RLIMIT_NOFILE)
+    if (sent := _SENT + _SENT_PER_WEIGHTS * weights) > _MOST_SENT:
+        raise ResourceError(f"each process of the run would be sent {sent} open files: {FEWER_SENT}")
+    need, (have, _) = handles_needed(children, weights), resource.getrlimit(resource.RLIMIT_NOFILE)
     if have not in (resource.RLIM_INFINITY, -1) and need > have:
         raise ResourceError(
             f"a run with {children} child processes needs {need} open files, and {have} are allowed; raise the hard "

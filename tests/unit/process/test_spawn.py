@@ -170,6 +170,7 @@ def test_a_child_prints_messages_of_the_level_that_main_prints_and_logs_all(
         (OSError(errno.EAGAIN, "x"), True, False),
         (OSError(errno.ENOMEM, "x"), True, False),
         (OSError(errno.EMFILE, "x"), False, False),
+        (ValueError("too many fds"), False, False),
     ],
 )
 def test_limits_of_memory_and_processes_are_named_where_they_may_be_the_cause(

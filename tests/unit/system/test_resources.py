@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import resource
@@ -30,7 +31,7 @@ from sfactory.system.resources import (
     warn_of_few_cores,
     warn_of_niceness,
 )
-from tests.support.parts import VECTOR
+from tests.support.parts import VECTOR, small_layout
 
 GIB = 2**30
 FLAGS = {"env": "any", "device": "cpu", "encoder_mlp_layers": (8,)}
@@ -142,6 +143,16 @@ def test_too_few_open_files_are_refused() -> None:
     with pytest.raises(ResourceError, match=f"needs {handles_needed(201)} open files, and 200 are allowed"):
         plan_with(num_workers=200)
     plan_with(num_workers=200, serial_mode=True)  # without child processes
+
+
+def test_open_files_of_many_policies_are_planned_and_their_number_has_a_bound() -> None:
+    assert handles_needed(10, weights=41) == handles_needed(10) + 40 * 3
+    of_all = dataclasses.replace(small_layout(), num_policies=58, mapping="names", evaluators=1)
+    assert dataclasses.replace(small_layout(), opponents=8).shared_weights == 1 + 9
+    assert of_all.shared_weights == 2 * 58
+    require_handles(2, weights=115)
+    with pytest.raises(ResourceError, match=r"sent 252 open files: .* at most 251 .*--num_policies"):
+        require_handles(2, of_all.shared_weights)
 
 
 def test_run_on_one_core_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
