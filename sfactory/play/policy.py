@@ -9,6 +9,7 @@ import contextlib
 import copy
 import dataclasses
 import secrets
+import threading
 from functools import reduce
 from operator import getitem
 from pathlib import Path
@@ -38,6 +39,10 @@ from sfactory.spec import LAST_ACTION, LAST_REWARD, OBS_KEY, EnvSpec, key_of, le
 from sfactory.tensor_spec import MASK_KEY, TensorSpec
 
 Space = spaces.Space[Any]
+
+# One thread at a time reads observations and computes: calls share buffers, and torch's settings are of the process.
+# A network may ask another policy meanwhile.
+_COMPUTING = threading.RLock()
 
 
 @dataclasses.dataclass
@@ -85,10 +90,11 @@ class Policy:
                 "for some steps, which saves them, or play it with python -m sfactory.enjoy"
             )
         self.saved, self._spec = saved, spec
-        self._model = saved.model(spec)
-        with OwnTorchState(), torch.random.fork_rng(devices=()):
-            torch.manual_seed(secrets.randbits(62) if seed is None else seed)
-            self._model.draw_privately()
+        with _COMPUTING:
+            self._model = saved.model(spec)
+            with OwnTorchState(), torch.random.fork_rng(devices=()):
+                torch.manual_seed(secrets.randbits(62) if seed is None else seed)
+                self._model.draw_privately()
         try:
             self._observed, chosen = map(space_of_plain, spec.plain_spaces)
             self.observation_space, self.action_space = _spaces_of_kind(spec, self._observed, chosen)
@@ -138,11 +144,12 @@ class Policy:
     ) -> PolicyOutput:
         """What the network says of B observations, of which it chooses no action; arguments as in ``act_batch``."""
         try:
-            _, obs, memory, previous = self._read(observations, state, first, acts=False)
+            with _COMPUTING:
+                _, obs, memory, previous = self._read(observations, state, first, acts=False)
+                with OwnTorchState(), torch.no_grad():  # inference tensors could be no target of a gradient
+                    params, values, memory = self._model.forward(obs, memory)
         except BadObservation as error:
             raise self._explained(error, observations, may_be_one=True) from None
-        with OwnTorchState(), torch.no_grad():  # inference tensors could be no target of a gradient
-            params, values, memory = self._model.forward(obs, memory)
         heads = self._spec.actions
         pieces = torch.split(params, [num_params((head,)) for head in heads], dim=-1)
         parameters = {head.key: piece for head, piece in zip(heads, pieces, strict=True)}
@@ -165,8 +172,9 @@ class Policy:
     def _chosen(
         self, observations: Any, state: PolicyState | None, first: npt.ArrayLike | None, deterministic: bool
     ) -> tuple[Any, PolicyState]:
-        chooser, obs, memory, previous = self._read(observations, state, first)
-        chosen = chooser.act(obs, memory, deterministic)
+        with _COMPUTING:
+            chooser, obs, memory, previous = self._read(observations, state, first)
+            chosen = chooser.act(obs, memory, deterministic)
         return chosen.actions, PolicyState(chosen.state, None, previous, chosen.rows)
 
     def _read(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +245,21 @@ def test_the_network_says_what_it_acts_by() -> None:
     with torch.inference_mode():
         obs = {"view": torch.tensor([[0.2] * 3]), "action_mask": torch.tensor([[1, 0, 1, 0]], dtype=torch.int8)}
         assert torch.allclose(model.forward(obs).value, policy.forward(seen[:1]).values)
+
+
+def test_threads_get_what_the_network_says_of_their_own_observations() -> None:
+    saved_run(EnvSpec.of_spaces(POINT, BOUNDS), {"encoder_mlp_layers": (64, 64)})
+    policy = sfactory.load("train_dir/run")
+    shown = np.random.default_rng(1).uniform(-1, 1, (4, 1, 3)).astype(np.float32)
+    right = [policy.forward(obs).values.item() for obs in shown]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(len(shown)) as threads:
+            found = threads.map(lambda obs: {policy.forward(obs).values.item() for _ in range(50)}, shown)
+            assert list(found) == [{value} for value in right]
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_it_acts_where_numpy_raises_floating_point_errors() -> None:
