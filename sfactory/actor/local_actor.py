@@ -47,6 +47,7 @@ class SlotActing:
             state = self._act(policy, slot, t, obs, state)
         if self._remembers and t + 1 == len(slot.value):
             slot.rnn_states[-1] = state.numpy()
+            state = state.clone()  # it may be a view of observations in the slot, which is not this actor's from now on
         return state
 
     def _act(self, policy: int, slot: Slot, t: int, obs: dict[str, Tensor], state: Tensor) -> Tensor:

@@ -95,6 +95,7 @@ class ActionChooser:
         """Choose for what ``read`` has returned."""
         with OwnTorchState(), torch.inference_mode():
             acted = self._model.act(obs, state, deterministic)
+            after = acted.state.clone()  # it may be a view of the observations, which the next ``read`` overwrites
         rows = {key: action.numpy() for key, action in acted.actions.items()}
         with np.errstate(all="ignore"):
-            return Chosen(self._read(rows), rows, acted.state)
+            return Chosen(self._read(rows), rows, after)

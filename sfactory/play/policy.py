@@ -148,6 +148,7 @@ class Policy:
                 _, obs, memory, previous = self._read(observations, state, first, acts=False)
                 with OwnTorchState(), torch.no_grad():  # inference tensors could be no target of a gradient
                     params, values, memory = self._model.forward(obs, memory)
+                    memory = memory.clone()  # it may be a view of the observations, see ActionChooser
         except BadObservation as error:
             raise self._explained(error, observations, may_be_one=True) from None
         heads = self._spec.actions

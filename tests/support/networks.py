@@ -209,6 +209,18 @@ class Whole(nn.Module):
         return *self._heads(x), state
 
 
+class LastSeen(Whole):
+    """Remembers the last observation, as the tensor that it was given."""
+
+    def __init__(self, observation_space: spaces.Box, num_outputs: int) -> None:
+        super().__init__(observation_space, num_outputs)
+        self.state_size = observation_space.shape[0]
+
+    def forward(self, obs: dict[str, Tensor], state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        outputs, value, _ = super().forward(obs, state)
+        return outputs, value + state.sum(-1), obs["obs"]
+
+
 class BriefMlp(Mlp):
     """Gives bfloat16, as the layers of torch do under autocast."""
 

@@ -59,3 +59,23 @@ def test_memory_is_zeroed_where_an_episode_starts_and_recorded_where_a_chunk_beg
 
     assert state[:, 0].tolist() == [2.0, 4.0, 2.0]
     assert slot.rnn_states[:, :, 0].tolist() == [[0.0, 0.0, 0.0], [0.0, 2.0, 0.0], [2.0, 4.0, 2.0]]
+
+
+class LastSeen(StepCounter):
+    """A policy whose memory is the last observation, as the tensor that it was given."""
+
+    def act(self, obs: dict[str, torch.Tensor], state: torch.Tensor) -> Acted:
+        return super().act(obs, state)._replace(state=obs["obs"])
+
+
+def test_memory_that_is_an_observation_outlives_the_slot() -> None:
+    slot = TrajectoryBuffer(VECTOR, small_layout(rows=3, rollout=2, recurrence=2, state_size=3)).slot(0)
+    slot.obs["obs"][1] = 7.0
+    acting = SlotActing([LastSeen()], recurrence=2)  # type: ignore[list-item]
+
+    state = torch.zeros(3, 3)
+    for t in range(2):
+        state = acting.act(slot, t, state)
+    slot.obs["obs"][1] = 0.0  # of the next rollout
+
+    assert state.tolist() == [[7.0] * 3] * 3

@@ -262,6 +262,21 @@ def test_threads_get_what_the_network_says_of_their_own_observations() -> None:
         sys.setswitchinterval(interval)
 
 
+def test_memory_that_is_an_observation_stays_as_it_was() -> None:
+    flags = {"model": "tests.support.networks:LastSeen", "use_rnn": True, "normalize_input": False}
+    saved_run(EnvSpec.of_spaces(POINT, spaces.Discrete(4)), flags)
+    policy = sfactory.load("train_dir/run", trust_run_dir=True)
+    first, second = np.full((1, 3), 0.25, np.float32), np.full((1, 3), 0.75, np.float32)
+
+    _, acted = policy.act_batch(first)
+    policy.act_batch(second, acted)
+    said = policy.forward(first).state
+    policy.forward(second, said)
+
+    assert acted.memory.tolist() == first.tolist()
+    assert said.memory.tolist() == first.tolist()
+
+
 def test_it_acts_where_numpy_raises_floating_point_errors() -> None:
     flags = {"use_rnn": True, "rnn_size": 8, "core_inputs": ("reward",)}
     saved_run(EnvSpec.of_spaces(POINT, BOUNDS), flags)
