@@ -40,6 +40,8 @@ from sfactory.tensor_spec import MASK_KEY, TensorSpec
 
 Space = spaces.Space[Any]
 
+_KEPT_SIZES = 8  # of batches, whose buffers are kept
+
 # One thread at a time reads observations and computes: calls share buffers, and torch's settings are of the process.
 # A network may ask another policy meanwhile.
 _COMPUTING = threading.RLock()
@@ -265,14 +267,19 @@ class Policy:
         return previous
 
     def _chooser(self, size: int, in_batches: bool) -> ActionChooser:
-        """Kept, as a program asks for batches of few sizes."""
+        """Kept for the last few sizes, as most programs ask for batches of no more."""
         key = size, in_batches
-        if key not in self._choosers:
-            kind = self._spec.part_of
-            self._choosers[key] = ActionChooser(
-                *(self._model, self._spec, self._observed, self.action_space, size), in_batches=in_batches, prefix=kind
+        chooser = self._choosers.pop(key, None)
+        if chooser is None:
+            chooser = ActionChooser(
+                *(self._model, self._spec, self._observed, self.action_space, size),
+                in_batches=in_batches,
+                prefix=self._spec.part_of,
             )
-        return self._choosers[key]
+        self._choosers[key] = chooser  # in the order of their last use
+        if len(self._choosers) > _KEPT_SIZES:
+            del self._choosers[next(iter(self._choosers))]
+        return chooser
 
     def _shown(self, obs: Any) -> Any:
         """The observation, or batch, of an agent as NOTE [Unequal agents] has it."""

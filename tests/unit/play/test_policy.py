@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +25,7 @@ from sfactory.env.conversion import BadObservation
 from sfactory.errors import CheckpointError, ConfigError, ExitCode, RunDirError
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.plain_spaces import plain_space, space_of_plain
+from sfactory.play.action_chooser import ActionChooser
 from sfactory.play.player import Player
 from sfactory.play.rendering import show_nothing
 from sfactory.spec import EnvSpec
@@ -275,6 +277,27 @@ def test_memory_that_is_an_observation_stays_as_it_was() -> None:
 
     assert acted.memory.tolist() == first.tolist()
     assert said.memory.tolist() == first.tolist()
+
+
+def test_buffers_are_kept_for_the_last_eight_sizes_of_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: weakref.WeakSet[ActionChooser] = weakref.WeakSet()
+    made = []
+
+    class Counted(ActionChooser):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            kept.add(self)
+            made.append(args[-1])
+
+    monkeypatch.setattr("sfactory.play.policy.ActionChooser", Counted)
+    saved_run(EnvSpec.of_spaces(POINT, BOUNDS), {"encoder_mlp_layers": (8,)})
+    policy = sfactory.load("train_dir/run")
+
+    for size in (*range(1, 9), 1, 9, 1, 2):
+        policy.forward([np.zeros(3)] * size)
+
+    assert made == [*range(1, 10), 2]
+    assert len(kept) == 8
 
 
 def test_it_acts_where_numpy_raises_floating_point_errors() -> None:
