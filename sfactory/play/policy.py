@@ -108,6 +108,10 @@ class Policy:
         self._leaves = {path: of_model[key_of(path, OBS_KEY)] for path in found if key_of(path, OBS_KEY) in of_model}
         self._counted = next(iter(self._leaves))
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without buffers, so that a policy can be sent to another process."""
+        return {**vars(self), "_choosers": {}}
+
     def act(
         self, obs: Any, state: PolicyState | None = None, *, deterministic: bool = False
     ) -> tuple[Any, PolicyState]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import sys
 import weakref
 from collections.abc import Callable
@@ -298,6 +299,23 @@ def test_buffers_are_kept_for_the_last_eight_sizes_of_batches(monkeypatch: pytes
 
     assert made == [*range(1, 10), 2]
     assert len(kept) == 8
+
+
+def test_policy_that_has_acted_goes_on_the_same_in_another_process() -> None:
+    flags = {"ignore_obs_keys": ("name",), "use_rnn": True, "core_inputs": ("action", "reward")}
+    saved_run(EnvSpec.of_spaces(SEEN, TREE), {"encoder_mlp_layers": (8,), "rnn_size": 8, **flags})
+    policy = sfactory.load("train_dir/run", seed=1)
+    obs = {"where": np.zeros(3, np.float32), "kind": 3, "name": "any"}
+    _, state = policy.act(obs)
+    state.reward = 1.0
+
+    again, sent = pickle.loads(pickle.dumps((policy, state)))
+
+    for _ in range(3):
+        action, state = policy.act(obs, state)
+        other, sent = again.act(obs, sent)
+        state.reward = sent.reward = 1.0
+        assert str(other) == str(action)
 
 
 def test_it_acts_where_numpy_raises_floating_point_errors() -> None:
