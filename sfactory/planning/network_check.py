@@ -25,6 +25,10 @@ from sfactory.spec import EnvSpec, TensorSpec
 _ROWS, _STEPS, _RESET_AT, _HELD_AT = 3, 5, 2, 3
 _MOST_VALUES = 2**24  # bounds beyond these are those of a dtype, and say nothing of the values that an env shows
 _CHANGES = "changes its observations in place, which others read, too: write x = x * 2, and not x *= 2 or x.mul_(2)"
+_RANDOM = (
+    "keeps random numbers outside of its state, so that each process, and a policy that is loaded, has others: keep "
+    "them as nn.Parameter(..., requires_grad=False), or by register_buffer without persistent=False"
+)
 _CLOSE = 1e-3  # of two ways to compute the same in float32
 
 
@@ -54,8 +58,7 @@ def checked_model(spec: EnvSpec, config: ModelConfig) -> ActorCritic:
         obs = _observations(spec, () if model.obs_normalizer is None else model.obs_normalizer.keys)
         if model.obs_normalizer is not None:
             obs = model.obs_normalizer.forward(obs)
-        towers: list[Any] = [model.tower, model.critic_tower] if spec.reads_apart else [model.tower]
-        for tower, name in itertools.product(towers, own_parts(config)):
+        for tower, name in itertools.product(_towers(model), own_parts(config)):
             read = tower.read(obs) if spec.reads_apart else obs
             given = copy.deepcopy(read)
             try:
@@ -69,12 +72,46 @@ def checked_model(spec: EnvSpec, config: ModelConfig) -> ActorCritic:
                     raise refusal(name, config, _CHANGES) from error
                 there = f"; obs has {', '.join(map(repr, tower.seen(read)))}" if isinstance(error, KeyError) else ""
                 raise refusal(name, config, f"raised {named(error)}{raised_at(error)}{there}") from error
+        _require_same_elsewhere(model, obs, config)
     if model.state_size and not config.use_rnn:
         raise ConfigError(
             [f"{assigned('model', config.model)} has a memory (state_size {model.state_size}): add --use_rnn=True"]
         )
     model.zero_grad(set_to_none=True)
     return model
+
+
+def _towers(model: ActorCritic) -> list[Any]:
+    """The tower, and that of a critic that reads something else."""
+    return [model.tower, model.critic_tower] if model.spec.reads_apart else [model.tower]
+
+
+def _require_same_elsewhere(model: ActorCritic, obs: dict[str, Tensor], config: ModelConfig) -> None:
+    """Raise ConfigError if a part of the user's own computes something else where another process makes it, and loads
+    its state."""
+    own = own_parts(config)
+    if not own:
+        return
+    torch.manual_seed(1)
+    other = ActorCritic(model.spec, config)
+    other.load_state_dict(model.state_dict())
+    for (here, there), name in itertools.product(zip(_towers(model), _towers(other), strict=True), own):
+        read = here.read(obs) if model.spec.reads_apart else obs
+        found = []
+        for tower in (here, there):
+            torch.manual_seed(0)  # of inputs
+            found.append(_outputs_of_two_steps(_part(name, tower, read, model.spec)))
+        if not _close(*found):
+            raise refusal(name, config, _RANDOM)
+
+
+@torch.no_grad()
+def _outputs_of_two_steps(part: _Part) -> Tensor:
+    """[2, B, size]"""
+    start = torch.zeros(_ROWS, part.state_size)
+    first, state = part.step(0, slice(None), start)
+    second, _ = part.step(1, slice(None), state if part.state_size else start)
+    return torch.stack((first, second))
 
 
 def _part(name: str, tower: Any, obs: dict[str, Tensor], spec: EnvSpec) -> _Part:

@@ -221,6 +221,19 @@ class LastSeen(Whole):
         return outputs, value + state.sum(-1), obs["obs"]
 
 
+class Constants(Mlp):
+    """Has constants of all kinds that are the same in every process."""
+
+    def __init__(self, observation_space: spaces.Box) -> None:
+        super().__init__(observation_space)
+        self.register_buffer("drawn", torch.rand(self.out_size))
+        self.register_buffer("places", torch.arange(float(self.out_size)), persistent=False)
+        self.scale = torch.full((self.out_size,), 0.1)
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        return super().forward(obs) * self.drawn + self.places * self.scale
+
+
 class BriefMlp(Mlp):
     """Gives bfloat16, as the layers of torch do under autocast."""
 
@@ -285,6 +298,37 @@ class Noisy(Mlp):
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
         return F.dropout(super().forward(obs), 0.5, training=True)
+
+
+class RandomConstants(Mlp):
+    """Draws constants that are not in its state."""
+
+    def __init__(self, observation_space: spaces.Box) -> None:
+        super().__init__(observation_space)
+        self.frequencies = torch.randn(observation_space.shape[0], self.out_size)
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        return super().forward(obs) + torch.sin(obs["obs"] @ self.frequencies)
+
+
+class RandomBuffer(Mlp):
+    """Draws constants in a buffer that is not in its state."""
+
+    def __init__(self, observation_space: spaces.Box) -> None:
+        super().__init__(observation_space)
+        self.register_buffer("scales", torch.rand(self.out_size), persistent=False)
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        return super().forward(obs) * self.scales
+
+
+class RandomDecay(LeakyCore):
+    """Draws what its memory keeps."""
+
+    def __init__(self, in_size: int) -> None:
+        super().__init__(in_size)
+        del self.decay
+        self.decay = torch.rand(self.state_size)  # type: ignore[assignment]
 
 
 class OverRows(Mlp):

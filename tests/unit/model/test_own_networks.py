@@ -32,6 +32,7 @@ def config_of(**flags: Any) -> ModelConfig:
 
 GOOD = {
     "encoder": config_of(encoder="Attention", model_kwargs={"size": 8}),
+    "encoder with constants": config_of(encoder="Constants"),
     "encoder before a built-in core": config_of(encoder="Mlp", **MEMORY),
     "core": config_of(core="LeakyCore", **MEMORY),
     "decoder": config_of(decoder="Halves"),
@@ -143,6 +144,9 @@ def test_copy_of_the_default_network_is_bit_equal(share: bool) -> None:
     [
         ({"encoder": "WrongSize"}, r"its output \(out_size is 7\) has the shape \(3, 512\), and must have \(3, 7\)"),
         ({"encoder": "Noisy"}, "must be deterministic .* call .eval()"),
+        ({"encoder": "RandomConstants"}, "keeps random numbers outside of its state"),
+        ({"encoder": "RandomBuffer", "actor_critic_share_weights": False}, "keeps random numbers outside of its state"),
+        ({"core": "RandomDecay", **MEMORY}, "keeps random numbers outside of its state"),
         ({"encoder": "OverRows"}, "rows must not influence one another .* call .eval()"),
         ({"encoder": "Detached"}, "passes no gradient"),
         ({"encoder": "Raising"}, r"raised KeyError: 'camera' .*networks.py"),
