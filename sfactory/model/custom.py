@@ -80,13 +80,13 @@ def make_part(part: str, config: ModelConfig, *arguments: Any) -> nn.Module:
     made = _call(part, config, arguments)
     if not isinstance(made, nn.Module):
         raise refusal(part, config, f"returned a {type(made).__name__}, which is no torch.nn.Module")
-    if problem := _lack_of_sizes(part, made):
+    if problem := _flaw(part, made):
         raise refusal(part, config, problem)
     return made
 
 
-def _lack_of_sizes(part: str, made: nn.Module) -> str:
-    """What is wrong with the sizes of a module and of its layers; "" if nothing is. Sizes of numpy become ints."""
+def _flaw(part: str, made: nn.Module) -> str:
+    """What is wrong with the sizes and weights of a module; "" if nothing is. Sizes of numpy become ints."""
     if "_modules" not in vars(made):
         return "does not call super().__init__() in its __init__"
     for size, least in _SIZES[part].items():
@@ -103,6 +103,11 @@ def _lack_of_sizes(part: str, made: nn.Module) -> str:
     for name, weight in made.state_dict(keep_vars=True).items():
         if is_lazy(weight):
             return f"has the lazy weight {name!r}, whose size is not known when it is made: give the layer its sizes"
+        if weight.requires_grad and weight.is_complex():
+            return (
+                f"has the complex weight {name!r}, which optimizers do not take: keep its real and imaginary parts "
+                "(torch.view_as_real), and compute with torch.view_as_complex"
+            )
     return ""
 
 

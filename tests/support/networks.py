@@ -418,6 +418,17 @@ class Lazy(nn.Module):
         return linear
 
 
+class ComplexWeight(Mlp):
+    """Learns complex numbers."""
+
+    def __init__(self, observation_space: spaces.Box) -> None:
+        super().__init__(observation_space)
+        self.phases = nn.Parameter(torch.ones(self.out_size, dtype=torch.complex64))
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        return (super().forward(obs) * self.phases).real
+
+
 class Embeds(nn.Module):
     """Reads kinds, of which there are 10, as real numbers, and counts; its size is a number of numpy."""
 

@@ -153,6 +153,7 @@ def test_copy_of_the_default_network_is_bit_equal(share: bool) -> None:
         ({"encoder": "Sizeless"}, "has no attribute out_size, which must be an int;"),
         ({"encoder": "Extractor"}, r"must be an int \(features_dim is Stable-Baselines3's name of it\);"),
         ({"encoder": "Lazy"}, "has the lazy weight 'linear.weight', .*: give the layer its sizes"),
+        ({"encoder": "ComplexWeight"}, r"has the complex weight 'phases', .*torch\.view_as_real"),
         ({"encoder": "no_module"}, "returned a str, which is no torch.nn.Module"),
         ({"encoder": "Mlp", "model_kwargs": {"wide": 3}}, r"raised TypeError: .*'wide'.* when it was made"),
         ({"encoder": "Ungraded"}, "passes no gradient"),
