@@ -39,31 +39,38 @@ def flat_bytes(module: nn.Module) -> int:
 class FlatState:
     """A module's parameters and buffers as one uint8 tensor, ``block``, on the module's device.
 
-    floats: the floating-point part of the block, a view [n] of each dtype.
+    floats: the floating-point part of the block, views [n] of each dtype. Constants, such as masks, that hold NaN or
+    infinity when this is made are not in it.
     """
 
     def __init__(self, module: nn.Module) -> None:
         device = next(module.parameters()).device
         self.block = torch.zeros(flat_bytes(module), dtype=torch.uint8, device=device)
         self._views: dict[str, tuple[int, Tensor]] = {}  # with the first byte of each
-        stretches: dict[torch.dtype, tuple[int, int]] = {}
+        self._stretches: list[tuple[torch.dtype, int, int]] = []  # of ``floats``: first byte, byte after it
         with torch.no_grad():
             for names, tensor, start, end in list(_stretches(module)):
                 view = self.block[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
                 view.copy_(tensor)
                 tensor.data = view
                 self._views |= dict.fromkeys(names, (start, view))
-                stretches[tensor.dtype] = (stretches.get(tensor.dtype, (start, 0))[0], end)
+                if tensor.is_floating_point() and (tensor.requires_grad or bool(torch.isfinite(view).all())):
+                    self._add_floats(tensor.dtype, start, end)
         self._host: Tensor | None = None  # of a block on a GPU: pinned memory that it is copied to
-        self._stretches = {dtype: ends for dtype, ends in stretches.items() if dtype.is_floating_point}
         self.floats = self._floats_of(self.block)
 
+    def _add_floats(self, dtype: torch.dtype, start: int, end: int) -> None:
+        """Make the last stretch longer, or begin another one."""
+        if self._stretches and self._stretches[-1][::2] == (dtype, start):
+            start = self._stretches.pop()[1]
+        self._stretches.append((dtype, start, end))
+
     def sum(self) -> Tensor:
-        """0-dim float64 on the device - of all floating-point values, for ``is_finite``."""
+        """0-dim float64 on the device - of all numbers of ``floats``, for ``is_finite``."""
         return torch.stack([stretch.sum().double() for stretch in self.floats]).sum()
 
     def is_finite(self, total: float) -> bool:
-        """True if no floating-point value is NaN or infinite. total: the present ``sum``."""
+        """True if no number of ``floats`` is NaN or infinite. total: the present ``sum``."""
         # A finite sum proves it in one pass; the sum of huge finite weights may overflow and needs a second check.
         return math.isfinite(total) or all(bool(torch.isfinite(stretch).all()) for stretch in self.floats)
 
@@ -95,7 +102,7 @@ class FlatState:
         return self._floats_of(block)
 
     def _floats_of(self, block: Tensor) -> list[Tensor]:
-        return [block[start:end].view(dtype) for dtype, (start, end) in self._stretches.items()]
+        return [block[start:end].view(dtype) for dtype, start, end in self._stretches]
 
     def adopt(self, host: Tensor) -> None:
         """Overwrite the module's state with ``host`` [nbytes] uint8."""

@@ -234,6 +234,18 @@ class Constants(Mlp):
         return super().forward(obs) * self.drawn + self.places * self.scale
 
 
+class Masked(Mlp):
+    """Mixes its inputs by a causal mask of torch, which holds infinities."""
+
+    def __init__(self, observation_space: spaces.Box) -> None:
+        super().__init__(observation_space)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(observation_space.shape[0]))
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        mixed = torch.softmax(self.mask, dim=-1) @ obs["obs"].unsqueeze(-1)
+        return super().forward({"obs": mixed.squeeze(-1)})
+
+
 class BriefMlp(Mlp):
     """Gives bfloat16, as the layers of torch do under autocast."""
 

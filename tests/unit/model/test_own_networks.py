@@ -33,6 +33,7 @@ def config_of(**flags: Any) -> ModelConfig:
 GOOD = {
     "encoder": config_of(encoder="Attention", model_kwargs={"size": 8}),
     "encoder with constants": config_of(encoder="Constants"),
+    "encoder with a mask": config_of(encoder="Masked"),
     "encoder before a built-in core": config_of(encoder="Mlp", **MEMORY),
     "core": config_of(core="LeakyCore", **MEMORY),
     "decoder": config_of(decoder="Halves"),
