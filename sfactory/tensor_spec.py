@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, cast
@@ -25,6 +26,7 @@ Reader = Literal["actor", "critic"]
 MASK_KEY = "action_mask"  # an observation of this name is the action mask
 
 # Their letters are the dimensions: t: stack, h: height, w: width, c: channels
+_SHOWN = 5  # observations that have changed
 _IMAGES = ("hw", "hwc", "chw", "thwc", "tchw")
 _MOST_COLORS = 4  # channels of a colored image with transparency
 _MOST_CHANNELS = 32  # of an image in a stack; with more it is rather a volume
@@ -142,6 +144,23 @@ def with_layouts(obs: ObsSpec, config: ModelConfig) -> ObsSpec:
             dataclasses.replace(spec, layout=masks.get(path) or given.get(path) or _default_layout(path, spec, config)),
         )
         for path, spec in obs
+    )
+
+
+def other_places(trained: ObsSpec, here: ObsSpec) -> str:
+    """A sentence on observations that have other keys, another order or dtype than those ``trained`` with; or "".
+
+    Weights and statistics go by place, so that those of equal shapes fit any of them; masks have none.
+    """
+    read = ((leaf for leaf in obs if not leaf[1].is_mask) for obs in (trained, here))
+    there, now = ([f"{path!r} ({leaf.dtype})" for path, leaf in obs] for obs in read)
+    pairs = itertools.zip_longest(there, now, fillvalue="none")
+    differing = [f"{after} in the place of {before}" for before, after in pairs if before != after]
+    if not differing:
+        return ""
+    more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
+    return (
+        f"weights and statistics go by the place of an observation, and there is {'; '.join(differing[:_SHOWN])}{more}"
     )
 
 

@@ -21,6 +21,8 @@ from sfactory.experiment.summary import Result, Summary
 from sfactory.learner.checkpointing import SavedState
 from sfactory.learner.setup import Limits
 from sfactory.model.custom import own_parts
+from sfactory.spec import EnvSpec
+from sfactory.tensor_spec import other_places
 
 _FINISHED = (
     "this run is finished: %d env steps in %.0f s of training; raise the limit that it reached "
@@ -68,16 +70,18 @@ class Resumed:
         config: Config,
         weight_shapes: Mapping[str, tuple[int, ...]] | None = None,
         given: Collection[str] = (),
+        spec: EnvSpec | None = None,
     ) -> Resumed | None:
         """Read the checkpoints that would be resumed; None for a fresh run.
 
         given: flags that the user set. With them a line says that there is no checkpoint, if --restart_behavior=resume
-        is one of them, or an earlier session has begun here.
+        is one of them, or an earlier session has begun here. spec: of the env, to warn if observations are others.
 
         Raises CheckpointError if a policy has checkpoints, but none that can be loaded, is of the kind that was asked
         for and, if given, has the ``weight_shapes`` of Plan.
         """
-        loaded = [_load(rundir, config, weight_shapes, policy) for policy in range(config.population.num_policies)]
+        numbers = range(config.population.num_policies)
+        loaded = [_load(rundir, config, weight_shapes, policy, spec) for policy in numbers]
         known = [saved for saved in loaded if saved is not None]
         summary = Summary.read(rundir.summary_path)
         if not known:
@@ -190,7 +194,11 @@ def _greatest(*bests: float | None) -> float | None:
 
 
 def _load(
-    rundir: RunDir, config: Config, weight_shapes: Mapping[str, tuple[int, ...]] | None, policy: int
+    rundir: RunDir,
+    config: Config,
+    weight_shapes: Mapping[str, tuple[int, ...]] | None,
+    policy: int,
+    spec: EnvSpec | None,
 ) -> SavedState | None:
     """The checkpoint of a policy that would be resumed."""
     directory = CheckpointDir(rundir.checkpoint_dir(policy), config.checkpoint.keep_checkpoints)
@@ -211,6 +219,9 @@ def _load(
     saved = SavedState.of(loaded.payload, loaded.path)
     if weight_shapes is not None:
         _require_fit(saved.model, loaded.path, weight_shapes, config)
+    trained = saved.spec
+    if spec is not None and trained and (moved := other_places(trained.obs, spec.part(trained.part_of).obs)):
+        log.warning("%s was trained with other observations: %s", loaded.path, moved)
     return saved
 
 

@@ -29,6 +29,7 @@ from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.custom import own_parts
 from sfactory.model.torch_state import OwnTorchState
 from sfactory.spec import EnvSpec
+from sfactory.tensor_spec import other_places
 
 if TYPE_CHECKING:
     from sfactory.env.factory import Env
@@ -193,16 +194,22 @@ class SavedPolicy:
             _log.warning(text, assigned("env", wanted.env), alone, trained)
         return factory
 
-    def spec_of(self, env: Env | AgentsEnv, name: str = "") -> EnvSpec:
-        """The spec of an env that the policy acts in; name: of the env, if it may be another than the run's.
+    def spec_of(self, env: Env | AgentsEnv, name: str = "", says: bool = True) -> EnvSpec:
+        """The spec of an env that the policy acts in; name: of the env, if it may be another than the run's. says: log
+        a warning if the run's env has other observations now.
 
         Raises ConfigError, which names what differs, if another env has other spaces than the run's.
         """
         spaces = env.observation_space, env.action_space
         spec = env.spec if isinstance(env, AgentsEnv) else EnvSpec.of_spaces(*spaces)
         spec, trained = spec.for_model(self.config.model), self.state.spec
-        if self._is_other(name) and trained is not None:
-            require_same_env(self.config, name, spec.part(trained.part_of).differences(trained))
+        if trained is None:
+            return spec
+        own = spec.part(trained.part_of)
+        if self._is_other(name):
+            require_same_env(self.config, name, own.differences(trained))
+        elif says and (moved := other_places(trained.obs, own.obs)):
+            _log.warning("%s was trained with other observations: %s", self.checkpoint, moved)
         return spec
 
     def _is_other(self, env: str) -> bool:

@@ -24,11 +24,15 @@ from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.normalizer import RunningNormalizer
 from sfactory.model.parts import part_of
 from sfactory.ranks.ranks import Ranks
+from sfactory.spec import EnvSpec
+from sfactory.tensor_spec import other_places
 
 _log = logging.getLogger(__name__)
 
 # Statistics of the earlier run weigh no more than so many steps of this one, so that they adapt to its scales.
 _KNOWN_ROWS = 100_000
+
+_READ_OBS = frozenset({"normalizer", "encoder", "model"})  # parts
 
 _FORM = re.compile(r"(.+?)(?::(\d+)(?::(latest|best|milestone))?)?")
 
@@ -36,10 +40,11 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 class InitialWeights(NamedTuple):
-    """Weights by name, and the checkpoint that they come from."""
+    """Weights by name, the checkpoint that they come from, and what they were made for, if that is known."""
 
     tensors: Mapping[str, Tensor]
     checkpoint: Path
+    spec: EnvSpec | None
 
 
 def initial_weights(config: Config, shapes: Shapes) -> InitialWeights | None:
@@ -62,12 +67,13 @@ def initial_weights(config: Config, shapes: Shapes) -> InitialWeights | None:
     loaded = directory.load(kind)
     if loaded is None:
         raise ConfigError([f"{named}: {directory.path} holds no {kind} checkpoint"])
-    saved = SavedState.of(loaded.payload, loaded.path).model
+    state = SavedState.of(loaded.payload, loaded.path)
+    saved = state.model
     wanted = config.checkpoint.init_parts or PARTS
     chosen = {name: saved[name] for name in saved if part_of(name) in wanted}
     if problem := _misfit(chosen, shapes, wanted, run_dir / CONFIG_NAME):
         raise ConfigError([f"{named}: {problem}"])
-    return InitialWeights(chosen, loaded.path)
+    return InitialWeights(chosen, loaded.path, state.spec)
 
 
 def _run_dir(name: str, train_dir: Path, named: str) -> Path:
@@ -116,6 +122,9 @@ def load_initial_weights(model: ActorCritic, config: Config, policy: int) -> Non
         if isinstance(part, RunningNormalizer):
             part.count.clamp_(max=_KNOWN_ROWS)
     parts = {part_of(name): None for name in initial.tensors}
+    trained = None if _READ_OBS.isdisjoint(parts) else initial.spec
+    if trained is not None and (moved := other_places(trained.obs, model.spec.obs)):
+        _log.warning("%s was trained with other observations: %s", initial.checkpoint, moved)
     _log.info("policy %d begins with the %s of %s", policy, ", ".join(parts), initial.checkpoint)
 
 

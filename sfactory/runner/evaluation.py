@@ -66,8 +66,9 @@ class Share(NamedTuple):
                 tell(_STEPPING)
 
         try:
-            spec = self.policies.saved.spec_of(env, self.factory.name)
-            model = self.policies.with_weights(torch.from_numpy).acting_model(spec, says=self.numbers.start == 0)
+            is_first = self.numbers.start == 0
+            spec = self.policies.saved.spec_of(env, self.factory.name, says=is_first)
+            model = self.policies.with_weights(torch.from_numpy).acting_model(spec, says=is_first)
         except (CheckpointError, ConfigError) as error:
             return error
         player = Player(env, spec, model, show, name=name, deterministic=self.deterministic)

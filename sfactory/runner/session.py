@@ -171,7 +171,8 @@ class Session:
         run = self._config.run
         if self._place.rank and run.restart_behavior == "resume":
             run_dir = RunDir.unlocked(run.train_dir, run.experiment)
-        return Resumed.from_checkpoint(run_dir, self._config, plan.weight_shapes or None, self._resolved.given)
+        shapes, given = plan.weight_shapes or None, self._resolved.given
+        return Resumed.from_checkpoint(run_dir, self._config, shapes, given, plan.spec)
 
     def plan(self) -> Plan:
         """Probe the env, and decide sizes and devices. Raises ResourceError if this system runs no processes."""

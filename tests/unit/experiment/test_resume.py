@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from sfactory.action_heads import DiscreteHead
 from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.config.flags import config_of
 from sfactory.errors import CheckpointError
@@ -16,6 +17,7 @@ from sfactory.experiment.resume import Resumed, summary_of
 from sfactory.experiment.run_dir import RunDir
 from sfactory.experiment.summary import Summary
 from sfactory.learner.checkpointing import PAYLOAD_VERSION
+from sfactory.spec import EnvSpec, TensorSpec
 
 
 def save(
@@ -24,7 +26,7 @@ def save(
     run_env_steps: int,
     seconds: float,
     model: dict[str, torch.Tensor] | None = None,
-    **more: int,
+    **more: Any,
 ) -> None:
     steps = {"env_steps": 2 * run_env_steps, "agent_steps": 4 * run_env_steps, "run_env_steps": run_env_steps}
     best = {"best_metric": "reward", "best_objective": -float(policy)}
@@ -157,6 +159,24 @@ def test_weights_that_do_not_fit_name_the_env_and_own_networks(tmp_path: Path) -
 
     assert "place is [2] there and [3] here" in str(error.value)
     assert "and --encoder=mine:Attention the code that it was trained with" in str(error.value)
+
+
+def test_observations_that_have_changed_places_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def spec(*keys: str, dtype: str = "float32") -> EnvSpec:
+        return EnvSpec(tuple((key, TensorSpec((2,), dtype)) for key in keys), (DiscreteHead("action", 2),))
+
+    trained = spec("goal", "pos")
+    with RunDir.open(tmp_path, "run") as rundir:
+        save(rundir, 0, run_env_steps=100, seconds=7.0, env_spec=trained.plain())
+        save(rundir, 1, run_env_steps=100, seconds=7.0)  # of an older version
+
+        config = config_of({"env": "any", "num_policies": 2})
+        for here in (trained, spec("agent_pos", "goal"), spec("goal", "pos", dtype="float64")):
+            Resumed.from_checkpoint(rundir, config, spec=here)
+
+    renamed, of_dtype = caplog.messages
+    assert "'agent_pos' (float32) in the place of 'goal' (float32); 'goal' (float32) in the place of 'pos'" in renamed
+    assert "there is 'goal' (float64) in the place of 'goal' (float32)" in of_dtype
 
 
 def test_a_start_that_is_to_resume_says_that_there_is_no_checkpoint(

@@ -104,6 +104,20 @@ def test_weights_that_do_not_fit_are_refused_by_name_with_the_parts_that_do(sour
         initial_weights(config_of(tmp_path, "my old:1", "policy"), shapes_of(trainer_of(THREE)))
 
 
+def test_observations_of_other_places_are_named_where_a_part_reads_them(
+    source: Trainer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    renamed = trainer_of(EnvSpec((("speed", VECTOR.obs[0][1]),), VECTOR.actions))
+
+    begin_with_weights(trainer_of(), config_of(tmp_path, "old:1"), 0)
+    begin_with_weights(renamed, config_of(tmp_path, "old:1", "policy", "value"), 0)
+    assert caplog.messages == []
+    begin_with_weights(renamed, config_of(tmp_path, "old:1", "encoder"), 0)
+
+    (warning,) = caplog.messages
+    assert "there is 'speed' (float32) in the place of 'obs' (float32)" in warning
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [

@@ -479,6 +479,18 @@ def test_spaces_are_as_before_in_json(space: spaces.Space[Any]) -> None:
             space_of_plain(wrong)
 
 
+def test_play_names_observations_that_have_changed_places(caplog: pytest.LogCaptureFixture) -> None:
+    flags = {"encoder_mlp_layers": (8,)}
+    saved_run(EnvSpec.of_spaces(spaces.Dict(goal=POINT, pos=POINT), spaces.Discrete(4)), flags)
+    saved = sfactory.load("train_dir/run").saved
+
+    for keys in (("goal", "pos"), ("agent_pos", "goal")):
+        saved.spec_of(Anything(spaces.Dict(dict.fromkeys(keys, POINT)), spaces.Discrete(4)), saved.config.run.env)
+
+    (warning,) = caplog.messages
+    assert "'agent_pos' (float32) in the place of 'goal' (float32)" in warning
+
+
 class Curriculum(Anything):
     """Keeps what it is given."""
 
