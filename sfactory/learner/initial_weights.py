@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import logging
 import re
 import shlex
@@ -13,9 +15,9 @@ from torch import Tensor
 
 from sfactory.checkpoint.directory import CheckpointDir, Kind
 from sfactory.checkpoint.file import packed, unpacked
-from sfactory.config.flags import assigned, did_you_mean
-from sfactory.config.saved_config import CONFIG_NAME, checkpoint_folder
-from sfactory.config.schema import PARTS, Config
+from sfactory.config.flags import assigned, did_you_mean, values_of
+from sfactory.config.saved_config import CONFIG_NAME, checkpoint_folder, read_config
+from sfactory.config.schema import PARTS, Config, ModelConfig
 from sfactory.errors import ConfigError
 from sfactory.learner.checkpointing import Progress, SavedState, payload_of, restore
 from sfactory.learner.train_stats import Learned
@@ -34,17 +36,49 @@ _KNOWN_ROWS = 100_000
 
 _READ_OBS = frozenset({"normalizer", "encoder", "model"})  # parts
 
+# Flags that decide what weights of these parts compute, and need not change their shapes.
+_READ = ("encoder", "model")
+_MEANING: Mapping[str, tuple[str, ...]] = {
+    "encoder": ("encoder",),
+    "core": ("core",),
+    "decoder": ("decoder",),
+    "model": ("model",),
+    "model_kwargs": ("encoder", "core", "decoder", "model"),
+    "encoder_conv_architecture": ("encoder",),
+    "encoder_entity_heads": ("encoder",),
+    "rnn_type": ("core",),
+    "core_inputs": ("core",),
+    "nonlinearity": ("encoder", "decoder"),
+    "normalize_input": _READ,
+    "normalize_input_keys": _READ,
+    "normalize_input_clip": _READ,
+    "obs_layout": _READ,
+    "obs_scale": ("encoder",),
+    "obs_subtract_mean": ("encoder",),
+    "normalize_actions": ("policy", "model"),
+    "continuous_distribution": ("policy", "model"),
+    "continuous_tanh_scale": ("policy",),
+    "normalize_returns": ("value", "model"),
+}
+_OF_NETWORK = {each.name for each in dataclasses.fields(ModelConfig)} - {
+    *("amp", "cuda_graphs", "policy_initialization", "policy_init_gain", "initial_stddev")
+}
+
 _FORM = re.compile(r"(.+?)(?::(\d+)(?::(latest|best|milestone))?)?")
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 class InitialWeights(NamedTuple):
-    """Weights by name, the checkpoint that they come from, and what they were made for, if that is known."""
+    """Weights by name, the checkpoint that they come from, and what they were made for, if that is known.
+
+    meaning: which flags make them compute something else here, and what to type; or "".
+    """
 
     tensors: Mapping[str, Tensor]
     checkpoint: Path
     spec: EnvSpec | None
+    meaning: str
 
 
 def initial_weights(config: Config, shapes: Shapes) -> InitialWeights | None:
@@ -71,9 +105,30 @@ def initial_weights(config: Config, shapes: Shapes) -> InitialWeights | None:
     saved = state.model
     wanted = config.checkpoint.init_parts or PARTS
     chosen = {name: saved[name] for name in saved if part_of(name) in wanted}
-    if problem := _misfit(chosen, shapes, wanted, run_dir / CONFIG_NAME):
+    settings, differing = run_dir / CONFIG_NAME, _differing(config, run_dir)
+    if problem := _misfit(chosen, shapes, wanted, settings, differing):
         raise ConfigError([f"{named}: {problem}"])
-    return InitialWeights(chosen, loaded.path, state.spec)
+    parts = {part_of(name) for name in chosen}
+    decisive = [text for name, text in differing.items() if not parts.isdisjoint(_MEANING.get(name, ()))]
+    meaning = f"{', '.join(decisive)}; {_same_network(settings)}" if decisive else ""
+    return InitialWeights(chosen, loaded.path, state.spec, meaning)
+
+
+def _differing(config: Config, run_dir: Path) -> dict[str, str]:
+    """The flags of the network that are others in the run of ``run_dir``, with both values; {} if that is not known."""
+    with contextlib.suppress(ConfigError):  # of a damaged file: weights alone are needed
+        saved, here = read_config(run_dir), values_of(config)
+        there = {} if saved is None else saved.values
+        return {
+            name: f"{assigned(name, value)} (here {assigned(name, here[name])})"
+            for name, value in there.items()
+            if name in _OF_NETWORK and value != here[name]
+        }
+    return {}
+
+
+def _same_network(settings: Path) -> str:
+    return f"{shlex.quote(f'--config={settings}')} gives this run the network of that one"
 
 
 def _run_dir(name: str, train_dir: Path, named: str) -> Path:
@@ -86,8 +141,15 @@ def _run_dir(name: str, train_dir: Path, named: str) -> Path:
     raise ConfigError([f"{named}: {missing}{near}{kinds}"])
 
 
-def _misfit(chosen: Mapping[str, Tensor], shapes: Shapes, wanted: tuple[str, ...], settings: Path) -> str:
-    """Why the weights of the ``wanted`` parts do not fit, and what to type; "" if they do. settings: of their run."""
+def _misfit(
+    chosen: Mapping[str, Tensor],
+    shapes: Shapes,
+    wanted: tuple[str, ...],
+    settings: Path,
+    differing: Mapping[str, str],
+) -> str:
+    """Why the weights of the ``wanted`` parts do not fit, and what to type; "" if they do. settings: of their run.
+    differing: see ``_differing``."""
     bad: dict[str, str] = {}  # the first problem of each part
     for name in {**chosen, **{name: None for name in shapes if part_of(name) in wanted}}:
         here, there = shapes.get(name), tuple(chosen[name].shape) if name in chosen else None
@@ -96,8 +158,10 @@ def _misfit(chosen: Mapping[str, Tensor], shapes: Shapes, wanted: tuple[str, ...
     if not bad:
         return "" if chosen else "the checkpoint has none of the parts of --init_parts"
     fitting = [part for part in wanted if part not in bad and any(part_of(name) == part for name in chosen)]
-    whole = f"no part of it fits; {shlex.quote(f'--config={settings}')} gives this run the network of that one"
-    return "; ".join([*bad.values(), f"use --init_parts {' '.join(fitting)}" if fitting else whole])
+    advice = [f"it was trained with {', '.join(differing.values())}; {_same_network(settings)}"] if differing else []
+    if fitting:
+        advice.append(f"{'or ' if advice else ''}use --init_parts {' '.join(fitting)}")
+    return "; ".join([*bad.values(), *(advice or [f"no part of it fits; {_same_network(settings)}"])])
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:
@@ -122,6 +186,8 @@ def load_initial_weights(model: ActorCritic, config: Config, policy: int) -> Non
         if isinstance(part, RunningNormalizer):
             part.count.clamp_(max=_KNOWN_ROWS)
     parts = {part_of(name): None for name in initial.tensors}
+    if initial.meaning:
+        _log.warning("%s computes something else here, as it was trained with %s", initial.checkpoint, initial.meaning)
     trained = None if _READ_OBS.isdisjoint(parts) else initial.spec
     if trained is not None and (moved := other_places(trained.obs, model.spec.obs)):
         _log.warning("%s was trained with other observations: %s", initial.checkpoint, moved)

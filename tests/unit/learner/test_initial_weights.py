@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import torch
 
 from sfactory.action_heads import DiscreteHead
 from sfactory.checkpoint.directory import CheckpointDir
+from sfactory.config.flags import config_of as flags_of
+from sfactory.config.saved_config import write_config
 from sfactory.config.schema import CheckpointConfig, Config, OptimConfig, RunConfig
 from sfactory.errors import CheckpointError, ConfigError
 from sfactory.learner.checkpointing import Progress, payload_of
@@ -116,6 +119,32 @@ def test_observations_of_other_places_are_named_where_a_part_reads_them(
 
     (warning,) = caplog.messages
     assert "there is 'speed' (float32) in the place of 'obs' (float32)" in warning
+
+
+def test_flags_that_make_the_weights_compute_something_else_are_named(
+    source: Trainer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    flags = {
+        "env": "any",
+        "nonlinearity": "tanh",
+        "obs_scale": 255.0,
+        "initial_stddev": 2.0,
+        "continuous_tanh_scale": 3.0,
+    }
+    write_config(tmp_path / "old", flags_of(flags), {})
+    advice = rf"; '?--config={tmp_path}/old/config\.json'? gives this run the network of that one"
+
+    begin_with_weights(trainer_of(), config_of(tmp_path, "old:1", "normalizer", "value"), 0)
+    assert caplog.messages == []
+    begin_with_weights(trainer_of(), config_of(tmp_path, "old:1", "encoder"), 0)
+    with pytest.raises(
+        ConfigError, match=rf"it was trained with --nonlinearity=tanh .*{advice}; or use --init_parts no"
+    ):
+        initial_weights(config_of(tmp_path, "old:1"), shapes_of(trainer_of(THREE)))
+
+    (warning,) = caplog.messages
+    both = r"--nonlinearity=tanh \(here --nonlinearity=elu\), --obs_scale=255\.0 \(here --obs_scale=1\.0\)"
+    assert re.search(f"computes something else here, as it was trained with {both}{advice}$", warning)
 
 
 @pytest.mark.parametrize(
