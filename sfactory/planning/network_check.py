@@ -105,12 +105,12 @@ def _require_same_elsewhere(model: ActorCritic, obs: dict[str, Tensor], config: 
             raise refusal(name, config, _RANDOM)
 
 
-@torch.no_grad()
 def _outputs_of_two_steps(part: _Part) -> Tensor:
-    """[2, B, size]"""
+    """[2, B, size], without gradients."""
     start = torch.zeros(_ROWS, part.state_size)
-    first, state = part.step(0, slice(None), start)
-    second, _ = part.step(1, slice(None), state if part.state_size else start)
+    with torch.no_grad():
+        first, state = part.step(0, slice(None), start)
+        second, _ = part.step(1, slice(None), state if part.state_size else start)
     return torch.stack((first, second))
 
 

@@ -40,7 +40,7 @@ from sfactory.tensor_spec import MASK_KEY, TensorSpec
 
 Space = spaces.Space[Any]
 
-_KEPT_SIZES = 8  # of batches, whose buffers are kept
+_KEPT_SIZES = 8  # of batches that buffers are kept for
 
 # One thread at a time reads observations and computes: calls share buffers, and torch's settings are of the process.
 # A network may ask another policy meanwhile.

@@ -224,6 +224,9 @@ class LastSeen(Whole):
 class Constants(Mlp):
     """Has constants of all kinds that are the same in every process."""
 
+    drawn: Tensor
+    places: Tensor
+
     def __init__(self, observation_space: spaces.Box) -> None:
         super().__init__(observation_space)
         self.register_buffer("drawn", torch.rand(self.out_size))
@@ -236,6 +239,8 @@ class Constants(Mlp):
 
 class Masked(Mlp):
     """Mixes its inputs by a causal mask of torch, which holds infinities."""
+
+    mask: Tensor
 
     def __init__(self, observation_space: spaces.Box) -> None:
         super().__init__(observation_space)
@@ -325,6 +330,8 @@ class RandomConstants(Mlp):
 
 class RandomBuffer(Mlp):
     """Draws constants in a buffer that is not in its state."""
+
+    scales: Tensor
 
     def __init__(self, observation_space: spaces.Box) -> None:
         super().__init__(observation_space)

@@ -62,7 +62,7 @@ def test_memory_is_zeroed_where_an_episode_starts_and_recorded_where_a_chunk_beg
 
 
 class LastSeen(StepCounter):
-    """A policy whose memory is the last observation, as the tensor that it was given."""
+    """A policy that remembers the last observation, as the tensor that it was given."""
 
     def act(self, obs: dict[str, torch.Tensor], state: torch.Tensor) -> Acted:
         return super().act(obs, state)._replace(state=obs["obs"])

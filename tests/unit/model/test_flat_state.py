@@ -107,6 +107,9 @@ def test_single_number_that_is_not_finite_is_found(name: str) -> None:
 class Masked(Mixed):
     """Has constants that are infinite, between others."""
 
+    later: torch.Tensor
+    mask: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("later", torch.ones(3))
@@ -119,16 +122,16 @@ def test_constants_that_are_not_finite_do_not_count_and_are_carried_along() -> N
     flat = FlatState(module)
 
     assert flat.is_finite(float(flat.sum()))
-    assert float(flat.sum()) == pytest.approx(sum(float(each.sum()) for each in (*module.linear.parameters(),)) + 24)
+    assert float(flat.sum()) == pytest.approx(sum(float(each.sum()) for each in module.linear.parameters()) + 24)
     assert [len(each) for each in flat.filled(["mask", "fixed"], 1.0)] == [len(each) for each in flat.floats]
     assert not any(each.any() for each in flat.filled(["mask", "fixed"], 1.0))
-    twin.mask.zero_()  # type: ignore[operator]
+    twin.mask.zero_()
     FlatState(twin).adopt(flat.block.clone())
     assert all(torch.equal(value, module.state_dict()[name]) for name, value in twin.state_dict().items())
     for tensor in (module.later, module.linear.weight.data, module.linear.bias.data):
-        tensor[0] = float("inf")  # type: ignore[operator]
+        tensor[0] = float("inf")
         assert not flat.is_finite(float(flat.sum()))
-        tensor[0] = 1.0  # type: ignore[operator]
+        tensor[0] = 1.0
         assert flat.is_finite(float(flat.sum()))
 
 

@@ -282,7 +282,7 @@ def test_memory_that_is_an_observation_stays_as_it_was() -> None:
 
 def test_buffers_are_kept_for_the_last_eight_sizes_of_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: weakref.WeakSet[ActionChooser] = weakref.WeakSet()
-    made = []
+    made: list[int] = []
 
     class Counted(ActionChooser):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -485,7 +485,7 @@ def test_play_names_observations_that_have_changed_places(caplog: pytest.LogCapt
     saved = sfactory.load("train_dir/run").saved
 
     for keys in (("goal", "pos"), ("agent_pos", "goal")):
-        saved.spec_of(Anything(spaces.Dict(dict.fromkeys(keys, POINT)), spaces.Discrete(4)), saved.config.run.env)
+        saved.spec_of(Anything(spaces.Dict([(key, POINT) for key in keys]), spaces.Discrete(4)), saved.config.run.env)
 
     (warning,) = caplog.messages
     assert "'agent_pos' (float32) in the place of 'goal' (float32)" in warning
