@@ -87,9 +87,11 @@ class ActionChooser:
 
         unplayed: rows whose mask need allow nothing.
         """
-        if not any(value_flaw(self._rows[key], leaf) for key, leaf in self._checked):
-            return {}
-        return self.writer.flaws(observations, len(next(iter(self._rows.values()))), self._unplayed or unplayed)
+        for key, leaf in self._checked:
+            rows = self._rows[key]
+            if value_flaw(np.delete(rows, unplayed, axis=0) if leaf.is_mask else rows, leaf):
+                return self.writer.flaws(observations, len(rows), self._unplayed or unplayed)
+        return {}
 
     def act(self, obs: dict[str, Tensor], state: Tensor, deterministic: bool = False) -> Chosen:
         """Choose for what ``read`` has returned."""

@@ -90,7 +90,7 @@ def test_statistics_of_observations_that_are_set_before_the_first_batch_are_gone
 def test_a_serial_sampler_that_was_interrupted_within_a_step_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     step, steps = CartPoleEnv.step, itertools.count(1)
 
-    def interrupted(env: CartPoleEnv, action: int) -> tuple[Any, ...]:
+    def interrupted(env: CartPoleEnv, action: int) -> Any:
         if next(steps) == 20:  # within the first batch
             signal.raise_signal(signal.SIGINT)
         return step(env, action)
