@@ -1,7 +1,8 @@
 """Makes action masks that envs give in ``info["action_mask"]`` part of their observations.
 
 Beside a plain observation, of the key "obs", stands the mask, of the key "action_mask". Where an info has no mask, as
-after the end of an episode, no action is legal; an info that lacks one where an action is taken is an error.
+after the end of an episode, or of an agent that waits while another has one, no action is legal; an info that lacks one
+where an action is taken is an error.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from sfactory.tensor_spec import MASK_KEY, is_mask
 Masks = npt.NDArray[np.int8]
 Ends = Sequence[Mapping[Any, Any]]  # by agent, whether its episode is over: terminated and truncated
 _ADVICE = ": correct the env, or ignore its masks: --info_action_mask=off"
+_LACK = (
+    f"the info of agent {{!r}} has no {MASK_KEY!r}, as an earlier one had; one that waits has a mask of zeros{_ADVICE}"
+)
 LATE_MASKS = f"the info of step() has {MASK_KEY!r}, and that of reset() has none{_ADVICE}"
 NOT_OF_LISTS = (
     "of envs with many agents only those of PettingZoo have action masks in infos; make the mask the entry "
@@ -228,19 +232,30 @@ class InfoMaskAgentsEnv:
         """What the agent that has a turn sees, has earned and ended with."""
         obs, reward, terminated, truncated, info = self.env.last()
         agent = self.env.agent_selection
-        ends = [{agent: terminated or truncated}]
-        return self._join(agent, obs, info, ends), reward, terminated, truncated, info
+        if self._lacks(agent, info) and self._acts(agent, [{agent: terminated or truncated}]):
+            raise BadObservation(_LACK.format(str(agent)))
+        return self._join(agent, obs, info), reward, terminated, truncated, info
 
     def _joined(self, observations: Mapping[Any, Any], infos: Mapping[Any, Any], ends: Ends = ()) -> dict[Any, Any]:
-        return {agent: self._join(agent, obs, infos.get(agent, {}), ends) for agent, obs in observations.items()}
+        """Raises BadObservation if all agents that act next have had masks before, and none has one now.
 
-    def _join(self, agent: Any, obs: Any, info: Any, ends: Ends = ()) -> Any:
-        """Raises BadObservation for an agent that acts next, and has had a mask before, but has none now."""
+        If one has a mask, or needs none, those without one wait, as where PettingZoo makes turns parallel.
+        """
+        acting = [agent for agent in observations if self._acts(agent, ends)]
+        if acting and all(self._lacks(agent, infos.get(agent, {})) for agent in acting):
+            raise BadObservation(_LACK.format(str(acting[0])))
+        return {agent: self._join(agent, obs, infos.get(agent, {})) for agent, obs in observations.items()}
+
+    def _acts(self, agent: Any, ends: Ends) -> bool:
+        return agent in self.env.agents and not any(over.get(agent) for over in ends)
+
+    def _lacks(self, agent: Any, info: Any) -> bool:
+        return agent in self._have_given and MASK_KEY not in info
+
+    def _join(self, agent: Any, obs: Any, info: Any) -> Any:
+        """The observation with the mask of ``info``: zeros without one if the agent has had one before, else ones."""
         if agent not in self._masks:
             return obs
         if MASK_KEY in info:
             self._have_given.add(agent)
-        elif agent in self._have_given and agent in self.env.agents and not any(over.get(agent) for over in ends):
-            lacks = f"the info of agent {str(agent)!r} has no {MASK_KEY!r}, as an earlier one had"
-            raise BadObservation(f"{lacks}; one that waits has a mask of zeros{_ADVICE}")
         return self._masks[agent].join(obs, info, otherwise=int(agent not in self._have_given))

@@ -361,11 +361,10 @@ def test_an_agent_that_is_over_or_gone_may_do_nothing_without_a_mask() -> None:
         env._join(agent, {"context": 0}, given)
     env.env.agents = ["a"]
 
-    over = env._join("a", {"context": 0}, {}, [{"a": False}, {"a": True}])
-    gone = env._join("b", {"context": 0}, {})
+    shown = env._joined({"a": {"context": 0}, "b": {"context": 0}}, {}, [{"a": False}, {"a": True}])
 
-    assert not over["action_mask"].any()
-    assert not gone["action_mask"].any()
+    assert not shown["a"]["action_mask"].any()
+    assert not shown["b"]["action_mask"].any()
 
 
 class ForgetfulPair(PairInTurn):

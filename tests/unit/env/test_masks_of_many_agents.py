@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from sfactory.env.factory import EnvFactory
+from sfactory.env.info_masks import InfoMaskAgentsEnv
 from sfactory.errors import EnvError
 from sfactory.planning.env_inspection import inspect_env
 from sfactory.planning.env_probe import examine
@@ -83,6 +84,77 @@ def test_agents_that_sleep_or_are_over_need_no_mask() -> None:
 
     assert report.steps == 100
     assert not [finding for finding in report.findings if "action_mask" in finding.text]
+
+
+class GameOfTurns:
+    """Two agents of PettingZoo's interface of turns; infos have a mask for the one that moves alone.
+
+    spared: the second has no masks.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"name": "game", "is_parallelizable": True}
+    render_mode = None
+
+    def __init__(self, spared: bool) -> None:
+        self.possible_agents = ["a", "b"]
+        self._spared = spared
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        return spaces.Box(0, 1, (3,))
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        return spaces.Discrete(4)
+
+    def observe(self, agent: str) -> Any:
+        return np.zeros(3, np.float32)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        self.agents, self.agent_selection, self._turns = list(self.possible_agents), "a", 0
+        self.rewards = dict.fromkeys(self.agents, 0.0)
+        self.terminations, self.truncations = dict.fromkeys(self.agents, False), dict.fromkeys(self.agents, False)
+        self._give_masks()
+
+    def step(self, action: int | None) -> None:
+        mover = self.agent_selection
+        self.agent_selection = "b" if mover == "a" else "a"
+        if action is None:
+            self.agents.remove(mover)
+            return
+        self._turns += 1
+        self.terminations = dict.fromkeys(self.agents, self._turns == 20)
+        self._give_masks()
+
+    def close(self) -> None: ...
+
+    def _give_masks(self) -> None:
+        masked = "a" if self.agent_selection == "a" else "" if self._spared else "b"
+        self.infos: dict[str, Any] = {
+            agent: {"action_mask": np.ones(4, np.int8)} if agent == masked else {} for agent in self.agents
+        }
+
+
+def parallel_game(spared: bool) -> Any:
+    return pytest.importorskip("pettingzoo.utils.conversions").turn_based_aec_to_parallel(GameOfTurns(spared))
+
+
+@pytest.mark.parametrize("spared", [False, True])
+def test_agents_that_wait_in_the_parallel_form_of_a_game_of_turns_need_no_mask(spared: bool) -> None:
+    pytest.importorskip("pettingzoo")
+    assert examine(
+        EnvFactory(f"{__name__}:parallel_game", {"spared": spared}, info_action_mask="auto")
+    ).info_action_mask
+
+    env = InfoMaskAgentsEnv(parallel_game(spared))
+    env.reset()
+    for _ in range(3):
+        shown = env.step({"a": 0, "b": 0})[0]  # type: ignore[index]
+
+    assert env.env.aec_env.agent_selection == "b"
+    assert shown["b"]["action_mask"].all()
+    assert not shown["a"]["action_mask"].any()
+    shown = env.step({"a": 0, "b": 0})[0]  # type: ignore[index]
+    assert shown["a"]["action_mask"].all()
+    assert shown["b"]["action_mask"].all() == spared
 
 
 class MaskedLists(CountingLists):  # type: ignore[misc]
