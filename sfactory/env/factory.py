@@ -230,9 +230,6 @@ class EnvFactory:
 
     def _arguments(self, maker: Maker, render_mode: str | None) -> dict[str, object]:
         kwargs, skipped = dict(self.kwargs), self.env_frameskip
-        if NUM_ENVS in maker.parameters and NUM_ENVS in kwargs:
-            decide = "--num_envs_per_worker and --worker_num_splits decide"
-            raise self._error(f"leave {NUM_ENVS} out of --env_kwargs: {decide}")
         if maker.own_wrappers and self.wrappers.used:
             from sfactory.env.wrappers import own_arguments
 

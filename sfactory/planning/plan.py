@@ -12,6 +12,7 @@ import torch
 
 from sfactory.actor.policy_assignment import SOLE_AGENT, Mapping, custom_assignment
 from sfactory.actor.reward_shaping import RewardShaping
+from sfactory.config.env_families import NUM_ENVS
 from sfactory.config.flags import assigned, config_with
 from sfactory.config.import_strings import Unresolved, find_callable
 from sfactory.config.population_rules import decided, lack_of_splits
@@ -20,6 +21,7 @@ from sfactory.config.run_rules import rounds_misfit
 from sfactory.config.saved_config import BY_ENV
 from sfactory.config.schema import Config, SamplingConfig
 from sfactory.config.task_defaults import with_gpu_defaults, with_task_defaults
+from sfactory.env.factory import EnvFactory
 from sfactory.env.vector import SAY_RESETS, UNSAID_RESETS
 from sfactory.errors import ConfigError, ResourceError, clean, named, raised_at
 from sfactory.layout import ActingCost, Inference, Layout, choose_inference, num_evaluators
@@ -212,6 +214,7 @@ def _unwritten(tensor: torch.Tensor) -> torch.Tensor:
 def fitted_to_env(resolved: Resolved, probed: Probed, device: str) -> Resolved:
     """``resolved`` with the defaults that depend on the env and on ``device``, which ``choose_device`` has chosen;
     raises ConfigError or EnvError as ``plan_sizes`` does."""
+    _require_no_number_of_envs(resolved)
     if resolved.config.sampling.info_action_mask == "auto":
         found = "on" if probed.info_action_mask else "off"
         resolved = resolved.replaced({"info_action_mask": found}, BY_ENV)
@@ -234,6 +237,14 @@ def fitted_to_env(resolved: Resolved, probed: Probed, device: str) -> Resolved:
         warning = f"--env={config.run.env}: {UNSAID_RESETS}; {SAY_RESETS}"
         resolved = replace(resolved, warnings=[*resolved.warnings, warning])
     return with_gpu_defaults(resolved, kind) if on_gpu else resolved
+
+
+def _require_no_number_of_envs(resolved: Resolved) -> None:
+    """Raise ConfigError if arguments of a new run's env give a number of envs; earlier runs ignored it, and go on."""
+    run, earlier = resolved.config.run, cast(dict[str, object], resolved.saved.values.get("env_kwargs", {}))
+    if NUM_ENVS in run.env_kwargs and NUM_ENVS not in earlier and EnvFactory(run.env).makes_vectors:
+        where = f"leave {NUM_ENVS} out of its arguments (--env_kwargs, or those of a functools.partial)"
+        raise ConfigError([f"--env={run.env}: {where}: --num_envs_per_worker and --worker_num_splits decide"])
 
 
 def steps_are_timed(config: Config) -> bool:

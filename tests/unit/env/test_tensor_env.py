@@ -91,7 +91,7 @@ def test_a_maker_says_that_it_makes_tensors() -> None:
     assert not EnvFactory(f"{counting}:counting_tensor_vector").makes_tensors
     assert not EnvFactory("CartPole-v1").makes_tensors
 
-    env = EnvFactory(f"{HERE}:made").tensors(3)
+    env = EnvFactory(f"{HERE}:made", {"num_envs": 9}).tensors(3)
     assert (env.num_envs, env.device.type) == (3, "cpu")
     assert check_tensor_env(env, "x").obs[0][1].shape == (8,)
     env = EnvFactory(f"{HERE}:made", device="meta").tensors(3)
@@ -104,7 +104,6 @@ def test_a_maker_says_that_it_makes_tensors() -> None:
         (EnvFactory(f"{HERE}:deviceless"), "it must take the argument device"),
         (EnvFactory(f"{HERE}:many"), "asked for num_envs=2, and returned 3"),
         (EnvFactory(f"{HERE}:made", {"device": "cpu"}), "leave the device out of --env_kwargs"),
-        (EnvFactory(f"{HERE}:made", {"num_envs": 2}), "leave num_envs out of --env_kwargs"),
         (EnvFactory(f"{HERE}:made", info_action_mask="on"), "action masks are observations"),
         (EnvFactory(f"{HERE}:made", wrappers=WrapperConfig(obs_grey=True)), "is a TensorEnv"),
     ],

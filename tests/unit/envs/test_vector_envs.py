@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from sfactory import envs
 from sfactory.config.env_families import find_family, search_families
 from sfactory.env.factory import EnvFactory, make_env
+from sfactory.env.vector import SoleEnv
 from sfactory.errors import EnvError
 from sfactory.planning.env_probe import examine
 from sfactory.spec import EnvSpec
@@ -220,13 +221,11 @@ def test_vector_env_that_cannot_be_made_is_refused(name: str, frameskip: int, wo
         EnvFactory(name, env_frameskip=frameskip).vector(num_envs=2, seed=1)
 
 
-def test_a_number_of_envs_among_their_arguments_is_refused() -> None:
-    factory = EnvFactory("vector:CartPole-v1", {"num_envs": 2})
+def test_the_number_of_envs_is_not_that_among_their_arguments() -> None:
+    factory = EnvFactory("vector:CartPole-v1", {"num_envs": 4})
 
-    with pytest.raises(EnvError, match="leave num_envs out of --env_kwargs: --num_envs_per_worker"):
-        factory.vector(num_envs=2, seed=1)
-    with pytest.raises(EnvError, match="leave num_envs out of --env_kwargs: --num_envs_per_worker"):
-        factory.either()
+    assert factory.vector(num_envs=2, seed=1).num_envs == 2
+    assert isinstance(factory(), SoleEnv)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from sfactory.benchmark.benchmark import Benchmark
 from sfactory.config.flags import config_of
 from sfactory.config.resolve import read_command_line
 from sfactory.config.saved_config import write_config
-from sfactory.errors import ExitCode
+from sfactory.errors import ConfigError, ExitCode
 from sfactory.experiment.resume import Resumed, summary_of
 from sfactory.experiment.run_dir import RunDir
 from sfactory.experiment.summary import Summary
@@ -211,6 +211,23 @@ def test_a_seed_that_all_envs_would_have_is_warned_of(makes_tensors: bool, warne
     fitted = fitted_to_env(resolved, Probed(VECTOR, makes_tensors=makes_tensors), "cpu")
 
     assert sum("all envs get this seed" in warning for warning in fitted.warnings) == warned
+
+
+def test_a_new_run_with_a_number_of_envs_among_their_arguments_is_refused_and_an_earlier_one_goes_on(
+    tmp_path: Path,
+) -> None:
+    argv = ["--env=vector:CartPole-v1", "--env_kwargs", '{"num_envs": 4}', f"--train_dir={tmp_path}", "--experiment=e"]
+    resolved = read_command_line(argv)
+
+    with pytest.raises(ConfigError, match=r"leave num_envs out.*--num_envs_per_worker and --worker_num_splits decide"):
+        fitted_to_env(resolved, Probed(VECTOR), "cpu")
+
+    with RunDir.open(str(tmp_path), "e") as run_dir:
+        (run_dir.path / "checkpoint_p0").mkdir()
+        write_config(run_dir.path, resolved.config, resolved.sources)
+    resumed = read_command_line(argv)
+    assert resumed.saved.values
+    assert fitted_to_env(resumed, Probed(VECTOR), "cpu").config.run.env_kwargs == {"num_envs": 4}
 
 
 @pytest.mark.parametrize(("unsaid", "warned"), [(True, 1), (False, 0)])
