@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import os
 import re
 import signal
@@ -110,6 +111,16 @@ class Serving(MaskedArms):  # type: ignore[misc]
         self.held.discard(self._index)
 
 
+class UnclosableMasked(MaskedArms):  # type: ignore[misc]
+    """Gives masks in its infos; its close() ends the process."""
+
+    def __init__(self) -> None:
+        super().__init__(mask="info")
+
+    def close(self) -> None:
+        os._exit(7)
+
+
 def unmakeable() -> None:
     raise FileNotFoundError("levels/maze_9.txt is missing")
 
@@ -148,7 +159,7 @@ def test_the_steps_of_an_env_are_timed_on_request(spawner: Spawner) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("suicidal", r"its process died while the env was made, reset or stepped \(.*-11\)"),
+        ("suicidal", r"its process died while the env was made, reset, stepped or closed \(.*-11\)"),
         ("absent", r"has no 'absent'"),
         ("unmakeable", r"raised FileNotFoundError: levels/.* \(at .*test_env_probe\.py:\d+ in unmakeable\)"),
     ],
@@ -161,7 +172,7 @@ def test_an_env_that_cannot_be_made_is_refused_with_its_cause(spawner: Spawner, 
 def test_an_env_that_hangs_is_refused_when_its_time_is_up_and_the_place_is_shown(
     spawner: Spawner, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(EnvError, match=r"not made, reset and stepped, and drawn, within --reset_timeout_seconds=2$"):
+    with pytest.raises(EnvError, match=r"not made, reset, stepped, drawn or closed within --reset_timeout_seconds=2$"):
         probe_env(spawner, factory_of("sleepy"), 2, drawn=True)
 
     assert re.search(r"sf-probe hung here:\n.*test_env_probe\.py\", line \d+ in sleepy", caplog.text, re.DOTALL)
@@ -251,6 +262,18 @@ def test_an_env_with_masks_in_its_infos_is_closed_before_it_is_made_again() -> N
     assert probed.info_action_mask
     assert held == {-1}
     assert not Serving.held
+
+
+def test_an_env_with_masks_in_its_infos_that_cannot_be_closed_is_refused_for_that(
+    spawner: Spawner, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    factory = dataclasses.replace(factory_of("UnclosableMasked"), info_action_mask="auto")
+
+    with pytest.raises(EnvError, match=r"died while the env was made, reset, stepped or closed \(exit code 7\)$"):
+        probe_env(spawner, factory, BOUND_S)
+
+    assert "its infos have action masks: it is made again with them once its close() returns" in caplog.text
 
 
 def test_an_env_that_is_refused_is_closed() -> None:
