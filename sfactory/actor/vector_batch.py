@@ -27,7 +27,7 @@ from gymnasium.vector import AutoresetMode
 
 from sfactory.actor.env_batch import BaseBatch
 from sfactory.actor.episode_stats import STATISTICS
-from sfactory.env.vector import VectorEnv, autoreset_mode, info_of, infos_of_ends, unreadable
+from sfactory.env.vector import VectorEnv, autoreset_mode, info_of, infos_of_ends, unreadable, with_lists
 from sfactory.errors import Passing
 
 _READ = (*STATISTICS, *(f"_{name}" for name in STATISTICS))  # and their masks
@@ -100,6 +100,7 @@ class VectorEnvBatch(BaseBatch):
                 return
         if problem := unreadable(infos, self.size, STATISTICS):
             self.extras.refuse(problem)
+        infos = with_lists(infos, self.size)
         for env in self.terminated + self.truncated:
             self.extras.note(info_of(infos, env, self.size), env)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import gymnasium.spaces as spaces
+import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
@@ -99,6 +101,19 @@ def info_of(infos: Any, env: int, size: int) -> dict[str, Any]:
         elif _has_each(values, size) and not _is_mask(key, infos):
             info[key] = values[env]
     return info
+
+
+def with_lists(infos: Any, size: int) -> Any:
+    """``infos`` with lists for tensors of one number for each env: each is read once from its device, not env by env.
+
+    Arrays of JAX are read in the same way. All else stays as it is.
+    """
+    if isinstance(infos, Mapping):
+        return {key: with_lists(values, size) for key, values in infos.items()}
+    if hasattr(infos, "tolist") and not isinstance(infos, np.ndarray) and _has_each(infos, size):
+        with contextlib.suppress(Exception):  # what has other entries than numbers may raise anything
+            return infos.reshape(size).tolist()
+    return infos
 
 
 def unreadable(infos: Any, size: int, names: Collection[str] | None = None) -> str:

@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from sfactory.actor.split import Split
 from sfactory.actor.vector_batch import VectorEnvBatch
-from sfactory.env.vector import info_of
+from sfactory.env.vector import info_of, with_lists
 from sfactory.errors import EnvError
 from sfactory.messages import EpisodeExtras, ExtrasRefused
 from sfactory.shared.trajectories import Slot, TrajectoryBuffer
@@ -93,6 +93,17 @@ def test_extra_statistics_at_the_end_of_an_episode_are_passed_on(mode: Mode) -> 
     assert sent == [("steps", [2.0, 3.0])]
 
 
+class ReadAtOnce(torch.Tensor):
+    """A tensor that cannot be read one entry at a time, for which one on a GPU would be waited for again and again."""
+
+    def __getitem__(self, index: Any) -> Any:
+        raise AssertionError("an entry is read alone")
+
+
+def read_at_once(*values: float) -> torch.Tensor:
+    return torch.tensor(values).as_subclass(ReadAtOnce)
+
+
 def sent_of(infos: Any, mode: Mode = "NextStep") -> dict[str, list[float]] | str:
     """What main is sent of two episodes with these ``infos`` in their last steps: numbers by name, or a refusal."""
 
@@ -123,13 +134,25 @@ def sent_of(infos: Any, mode: Mode = "NextStep") -> dict[str, list[float]] | str
         {"true_objective": np.array([3.0, 4.0]), "episode_extra_stats": {"wins": np.array([1.0, 0.0])}},
         {"true_objective": [3.0, 4.0], "episode_extra_stats": {"wins": (1.0, 0.0)}},
         {"true_objective": torch.tensor([3.0, 4.0]), "episode_extra_stats": {"wins": torch.tensor([1, 0])}},
+        {
+            "true_objective": read_at_once(3, 4),
+            "_true_objective": read_at_once(True, True),
+            "episode_extra_stats": {"wins": read_at_once(1, 0).reshape(2, 1)},
+        },
         {"true_objective": [3.0, 4.0], "episode_extra_stats": [{"wins": 1.0}, {"wins": 0.0}]},
         {"true_objective": [3.0, 4.0], "_true_objective": [True, True], "episode_extra_stats": {"wins": [True, False]}},
     ],
-    ids=("arrays", "lists", "tensors", "dicts", "masked lists"),
+    ids=("arrays", "lists", "tensors", "tensors of a device", "dicts", "masked lists"),
 )
 def test_statistics_may_be_whatever_has_an_entry_for_each_env(mode: Mode, infos: dict[str, Any]) -> None:
     assert sent_of(infos, mode) == {"true_objective": [3.0, 4.0], "wins": [1.0, 0.0]}
+
+
+def test_tensors_of_a_number_for_each_env_become_lists_and_all_else_stays() -> None:
+    others = {"frames": torch.zeros(2, 3), "of another length": torch.zeros(3), "one number": torch.tensor(5.0)}
+    infos = {"reached": read_at_once(3, 4), "half": torch.ones(2, dtype=torch.bfloat16), **others}
+
+    assert with_lists(infos, 2) == {"reached": [3, 4], "half": [1.0, 1.0], **others}
 
 
 def test_final_infos_may_be_those_of_each_env() -> None:
