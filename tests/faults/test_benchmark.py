@@ -20,7 +20,7 @@ TUNE = {"autotune": True, "autotune_seconds": 60}
     ("flags", "moment", "after_s"),
     [
         long({"benchmark": True, "benchmark_seconds": 20}, "warmed up in a moment", 4.0),
-        ({"benchmark": True, "benchmark_seconds": 600}, "pure simulation: ", 0.0),
+        long({"benchmark": True, "benchmark_seconds": 600}, "pure simulation: ", 0.0),
         (TUNE, "sf-actor-1", 0.0),
     ],
 )

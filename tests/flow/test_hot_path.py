@@ -84,7 +84,8 @@ def test_no_step_pickles_or_takes_a_lock(inference: Inference) -> None:
     assert called(calls, LOCKS) == called(calls, FENCE) > 0, "a lock other than the fence of published weights"
 
 
-@pytest.mark.parametrize("inference", ["central", long("local")])
+@pytest.mark.long
+@pytest.mark.parametrize("inference", ["central", "local"])
 def test_what_stays_does_not_grow_with_the_steps(inference: Inference) -> None:
     with HotPath(inference, ENVS) as path:
         path.run(WARM_UP)
