@@ -27,7 +27,6 @@ from scripts.hot_path import (
     growth,
     profiled,
 )
-from tests.support.long import long
 
 ENVS = 8  # of a split: what costs most is a step of an env, and nothing here depends on how many there are
 WARM_UP = 10 * STEPS_OF_A_DATASET
