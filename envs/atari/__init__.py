@@ -116,7 +116,7 @@ class Atari:
         return AtariEnv(rom, preprocessing, render_mode)
 
     def flag_warnings(self, env_name: str, flags: Mapping[str, object]) -> Sequence[str]:
-        """Says of an id whose env in Gymnasium has sticky actions that this one has none."""
+        """Says that this env has no sticky actions, where those of Gymnasium with its id have."""
         if not lacks_sticky_actions(env_name, flags):
             return ()
         return (

@@ -107,6 +107,12 @@ def decided(config: Config, inference: str, agents: int) -> Mapping[str, str]:
     return {"inference": inference} | ({"policy_mapping": "agent"} if mixed else {})
 
 
+def flag_of_splits(inference: str) -> str:
+    """The flag that says how many splits an actor may have."""
+    # With local inference an actor has as many splits as it needs, each of one env or more.
+    return "worker_num_splits" if inference == "central" else "num_envs_per_worker"
+
+
 def lack_of_splits(config: Config) -> str | None:
     """Where collection waits for the learner, a policy without splits of its own would wait for ever."""
     population, sampling, policies = config.population, config.sampling, config.population.num_policies
@@ -118,8 +124,7 @@ def lack_of_splits(config: Config) -> str | None:
             "where collection waits for the learner (async_rl=False or num_batches_to_accumulate=0) every policy needs "
             f"splits of its own: use --policy_mapping=split, or {asynchronous}"
         )
-    # With local inference an actor has as many splits as it needs, each of one env or more.
-    of_actor = "worker_num_splits" if sampling.inference == "central" else "num_envs_per_worker"
+    of_actor = flag_of_splits(sampling.inference)
     splits = max(1, sampling.num_workers) * getattr(sampling, of_actor)
     if splits % policies:
         return (

@@ -15,7 +15,7 @@ from sfactory.actor.reward_shaping import RewardShaping
 from sfactory.config.env_families import NUM_ENVS
 from sfactory.config.flags import assigned, config_with
 from sfactory.config.import_strings import Unresolved, find_callable
-from sfactory.config.population_rules import decided, lack_of_splits
+from sfactory.config.population_rules import decided, flag_of_splits, lack_of_splits
 from sfactory.config.resolve import Resolved, fitted_to_agents, with_critic_group
 from sfactory.config.run_rules import rounds_misfit
 from sfactory.config.saved_config import BY_ENV
@@ -342,7 +342,7 @@ def _require_own_envs(layout: Layout) -> None:
     """Raise ConfigError where rows have steps of several policies: RND also learns the observations of steps that are
     not the policy's, since after an end they are the last ones of its episodes."""
     if layout.num_policies > 1 and layout.mapping != "split":
-        of_actor = "worker_num_splits" if layout.inference == "central" else "num_envs_per_worker"
+        of_actor = flag_of_splits(layout.inference)
         raise ConfigError(
             [
                 "--rnd=True: where policies take turns in an env, the bonus of each would fall by what the others see: "

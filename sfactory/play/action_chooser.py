@@ -85,7 +85,7 @@ class ActionChooser:
     def flaws(self, observations: Any, unplayed: Sequence[int] = ()) -> dict[int, Flaw]:
         """By row, what is wrong with the values of the observations that ``read`` has read last.
 
-        unplayed: rows whose mask need allow nothing.
+        unplayed: rows in which a mask need allow nothing.
         """
         for key, leaf in self._checked:
             rows = self._rows[key]
