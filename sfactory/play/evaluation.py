@@ -97,13 +97,8 @@ class Evaluation:
         names = sorted({name for episode in self.episodes for name in episode.stats})
         text = io.StringIO()
         rows = csv.writer(text, lineterminator="\n")
-        header = ["episode", "return", "length"]
-        for name in names:
-            column = name
-            while column in header:
-                column = f"stats/{column}"
-            header.append(column)
-        rows.writerow(header)
+        first = ["episode", "return", "length"]
+        rows.writerow([*first, *(f"stats/{name}" if name in first else name for name in names)])
         for number, episode in enumerate(self.episodes):
             stats = [episode.stats.get(name, "") for name in names]
             rows.writerow([number, episode.episode_return, episode.length, *stats])

@@ -155,10 +155,7 @@ def _contestants(run: str, config: MatchConfig) -> Iterator[Contestant]:
 def _points(
     env: AgentsEnv, one: ActorCritic, other: ActorCritic, config: MatchConfig, name: str, pair: tuple[int, int]
 ) -> Iterator[float]:
-    """The points of ``one`` in each episode, half of them on either side of the env: 0.5 where returns are NaN.
-
-    pair: for the seed.
-    """
+    """The points of ``one`` in each episode, half of them on either side of the env. pair: for the seed."""
     sides = sides_of(env.agents)
     for side, (own, theirs) in enumerate((sides, sides[::-1])):
         policy = JointPolicy({0: one, 1: other}, [int(agent in theirs) for agent in range(len(env.agents))], 0)
@@ -168,7 +165,7 @@ def _points(
         ):
             earned = [_returns(episode, env.agents, side) for side in (own, theirs)]
             ahead = np.mean(earned[0]) - np.mean(earned[1]) if all(earned) else 0.0
-            yield 0.5 + 0.5 * float(np.nan_to_num(np.sign(ahead)))
+            yield 0.5 + 0.5 * float(np.sign(ahead))
 
 
 def _returns(episode: Episode, agents: Sequence[str], side: Sequence[int]) -> list[float]:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
 from sfactory import match
-from sfactory.config.commands import MatchConfig
 from sfactory.env.factory import EnvFactory
 from sfactory.env.multi_agent_adapters import agents_env_of
 from sfactory.errors import ConfigError
-from sfactory.play import matches
-from sfactory.play.player import Episode
 from tests.support.saved_run import BANDIT, checkpoints, payload, save_run
 from tests.support.unequal_agents import Unequal
 
@@ -119,15 +114,3 @@ def test_a_curriculum_is_at_the_difficulty_of_the_newest_policy(
     match.main(["older", "newer", "--trust_run_dir=True"])
 
     assert made == [90]
-
-
-def test_a_return_that_is_nan_is_a_draw(monkeypatch: pytest.MonkeyPatch) -> None:
-    played = [Episode(1.0, 1, {"return/a": first, "return/b": 0.0}) for first in (1.0, math.nan, -1.0)]
-    played.append(Episode(math.nan, 1, {}))  # it ended as no action could be chosen
-    monkeypatch.setattr(matches, "JointPolicy", Mock())
-    monkeypatch.setattr(matches, "Player", lambda *_, **__: Mock(episodes=lambda *_: played))
-    env, policy = Mock(agents=("a", "b")), Mock()
-
-    points = list(matches._points(env, policy, policy, MatchConfig(), "env", (0, 1)))
-
-    assert points == [1.0, 0.5, 0.0, 0.5, 0.0, 0.5, 1.0, 0.5]
