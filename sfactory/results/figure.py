@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,7 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#55
 AXES = {"env_steps": "env steps", "frames": "frames", "minutes": "minutes of training"}
 # A column of a paper is about 3.4 inches wide, and its captions have 8 or 9 points.
 _COLUMN, _HEIGHT = 3.4, 2.3
-# Runs with the same limit end as much apart: each learns from whole datasets.
-_SAME_END = 0.02
+_SAME_END = 0.02  # share of steps by which runs may end apart without a word
 _STYLE = {
     "svg.fonttype": "path",  # the same everywhere, whatever fonts there are
     "savefig.dpi": 300,
@@ -145,7 +145,7 @@ def _last(run: Run, metric: str) -> float:
 def _warn_of_ends(runs: Sequence[Run], over: Axis) -> None:
     """Warn of runs that are not done or end before the others: what these have reached is of more steps."""
     unit: Axis = "frames" if over == "frames" else "env_steps"
-    ends = [_last_env_steps(run) * (run.frameskip if unit == "frames" else 1) for run in runs]
+    ends = [_end(run) * (run.frameskip if unit == "frames" else 1) for run in runs]
     for run, end in zip(runs, ends, strict=True):
         for problem in run.problems:
             _log.warning("%s", problem)
@@ -157,6 +157,13 @@ def _warn_of_ends(runs: Sequence[Run], over: Axis) -> None:
         advice = {"running": ", or draw it at its end", "done": " or train it for longer"}.get(status, " or resume it")
         of = f" of {max(ends):,.0f}" if ends_early else ""
         _log.warning("%s ends at %s%s %s (%s): leave it out%s", run.path, f"{end:,.0f}", of, AXES[unit], status, advice)
+
+
+def _end(run: Run) -> float:
+    """Its last env step, or its limit, which whole datasets exceed by more or less."""
+    steps, frames = (run.settings.get(name, math.inf) for name in ("train_for_env_steps", "train_for_frames"))
+    limit = run.settings.get("num_policies", 1) * min(steps, frames / run.frameskip)
+    return float(min(_last_env_steps(run), limit))
 
 
 def _last_env_steps(run: Run) -> int:

@@ -146,6 +146,26 @@ def test_pictures_warn_of_runs_that_are_not_done_or_end_early_and_have_where_eac
     assert ["run.json cannot be read" in message for message in caplog.messages] == [True]
 
 
+def test_runs_that_have_reached_the_same_limit_end_alike_whatever_their_last_datasets_add(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figure, "write_picture", lambda *_: None)
+    for number, last in enumerate((22_528, 20_480, 19_000)):
+        of_steps, of_frames = f"steps_{number}", f"frames_{number}"
+        save_run(of_steps, [1.0] * 4, [0, 1000, 2000, last], train_for_env_steps=20_000)
+        flags = {"train_for_frames": 80_000, "env_frameskip": 4, "num_policies": 2}
+        save_run(of_frames, [1.0] * 4, [0, 1000, 2000, 2 * last], **flags)
+
+    for runs in (["curves", "steps_0", "steps_1"], ["compare", "frames_0", "vs", "frames_1"]):
+        assert plot.main([*runs, "--out=runs.svg"]) == 0
+    assert caplog.messages == []
+    assert plot.main(["curves", "train_dir", "--over=frames", "--out=runs.svg"]) == 0
+    assert [message.partition(" (")[0] for message in caplog.messages] == [
+        "train_dir/frames_2 ends at 152,000 of 160,000 frames",
+        "train_dir/steps_2 ends at 19,000 of 20,000 frames",
+    ]
+
+
 def test_groups_that_are_compared_are_named_by_the_settings_that_all_of_their_runs_have() -> None:
     def group(gamma: float, env: str = "CartPole-v1") -> list[Run]:
         names = {seed: f"ppo_seed_{seed}_gamma_{gamma}_env_{env}" for seed in (1111, 2222)}
