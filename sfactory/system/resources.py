@@ -30,8 +30,8 @@ _HANDLES, _HANDLES_PER_CHILD, _HANDLES_PER_WEIGHTS = 64, 4, 3
 _SENT, _SENT_PER_WEIGHTS = 20, 2
 _MOST_SENT = 251  # multiprocessing.forkserver refuses 256 and more, with four that it adds
 FEWER_SENT = (
-    f"the fork server of Python passes at most {_MOST_SENT} open files to a process; lower --num_policies, "
-    "--opponent_pool or --num_workers, or leave evaluations out (--eval_interval_sec=0)"
+    f"the fork server of Python passes at most {_MOST_SENT} open files to a process; lower --num_policies "
+    "or --opponent_pool, or leave evaluations out (--eval_interval_sec=0)"
 )
 
 

@@ -151,8 +151,9 @@ def test_open_files_of_many_policies_are_planned_and_their_number_has_a_bound() 
     assert dataclasses.replace(small_layout(), opponents=8).shared_weights == 1 + 9
     assert of_all.shared_weights == 2 * 58
     require_handles(2, weights=115)
-    with pytest.raises(ResourceError, match=r"sent 252 open files: .* at most 251 .*--num_policies"):
+    with pytest.raises(ResourceError, match=r"sent 252 open files: .* at most 251 .*--num_policies") as error:
         require_handles(2, of_all.shared_weights)
+    assert "--num_workers" not in str(error.value)  # of which each process is sent as much
 
 
 def test_run_on_one_core_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
