@@ -9,6 +9,7 @@ import dataclasses
 import itertools
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, NamedTuple, cast
 
 import numpy as np
@@ -25,8 +26,8 @@ Reader = Literal["actor", "critic"]
 
 MASK_KEY = "action_mask"  # an observation of this name is the action mask
 
-# Their letters are the dimensions: t: stack, h: height, w: width, c: channels
 _SHOWN = 5  # observations that have changed
+# Their letters are the dimensions: t: stack, h: height, w: width, c: channels
 _IMAGES = ("hw", "hwc", "chw", "thwc", "tchw")
 _MOST_COLORS = 4  # channels of a colored image with transparency
 _MOST_CHANNELS = 32  # of an image in a stack; with more it is rather a volume
@@ -147,8 +148,8 @@ def with_layouts(obs: ObsSpec, config: ModelConfig) -> ObsSpec:
     )
 
 
-def other_places(trained: ObsSpec, here: ObsSpec) -> str:
-    """A sentence on observations that have other keys, another order or dtype than those ``trained`` with; or "".
+def other_places(checkpoint: Path, trained: ObsSpec, here: ObsSpec) -> str:
+    """A warning if observations have other keys, another order or dtype than those ``trained`` with; or "".
 
     Weights and statistics go by place, so that those of equal shapes fit any of them; masks have none.
     """
@@ -160,7 +161,8 @@ def other_places(trained: ObsSpec, here: ObsSpec) -> str:
         return ""
     more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
     return (
-        f"weights and statistics go by the place of an observation, and there is {'; '.join(differing[:_SHOWN])}{more}"
+        f"{checkpoint} was trained with other observations: weights and statistics go by the place of an observation, "
+        f"and there is {'; '.join(differing[:_SHOWN])}{more}"
     )
 
 

@@ -219,9 +219,9 @@ def _load(
     saved = SavedState.of(loaded.payload, loaded.path)
     if weight_shapes is not None:
         _require_fit(saved.model, loaded.path, weight_shapes, config)
-    trained = saved.spec
-    if spec is not None and trained and (moved := other_places(trained.obs, spec.part(trained.part_of).obs)):
-        log.warning("%s was trained with other observations: %s", loaded.path, moved)
+    trained, path = saved.spec, loaded.path
+    if spec is not None and trained and (text := other_places(path, trained.obs, spec.part(trained.part_of).obs)):
+        log.warning("%s", text)
     return saved
 
 

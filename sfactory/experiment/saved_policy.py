@@ -208,8 +208,8 @@ class SavedPolicy:
         own = spec.part(trained.part_of)
         if self._is_other(name):
             require_same_env(self.config, name, own.differences(trained))
-        elif says and (moved := other_places(trained.obs, own.obs)):
-            _log.warning("%s was trained with other observations: %s", self.checkpoint, moved)
+        elif says and (text := other_places(self.checkpoint, trained.obs, own.obs)):
+            _log.warning("%s", text)
         return spec
 
     def _is_other(self, env: str) -> bool:

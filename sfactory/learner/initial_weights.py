@@ -34,8 +34,6 @@ _log = logging.getLogger(__name__)
 # Statistics of the earlier run weigh no more than so many steps of this one, so that they adapt to its scales.
 _KNOWN_ROWS = 100_000
 
-_READ_OBS = frozenset({"normalizer", "encoder", "model"})  # parts
-
 # Flags that decide what weights of these parts compute, and need not change their shapes.
 _READ = ("encoder", "model")
 _MEANING: Mapping[str, tuple[str, ...]] = {
@@ -70,20 +68,16 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 class InitialWeights(NamedTuple):
-    """Weights by name, the checkpoint that they come from, and what they were made for, if that is known.
-
-    meaning: which flags make them compute something else here, and what to type; or "".
-    """
+    """Weights by name, and the checkpoint that they come from."""
 
     tensors: Mapping[str, Tensor]
     checkpoint: Path
-    spec: EnvSpec | None
-    meaning: str
 
 
-def initial_weights(config: Config, shapes: Shapes) -> InitialWeights | None:
+def initial_weights(config: Config, shapes: Shapes, spec: EnvSpec | None = None) -> InitialWeights | None:
     """The weights that a new run begins with, on the CPU; None without ``init_from``. shapes: of all its weights.
 
+    spec: what their network reads here, to warn of flags and observations by which they compute something else.
     Raises ConfigError if there is no such checkpoint, or if the chosen parts do not fit; CheckpointError if it cannot
     be read.
     """
@@ -108,10 +102,16 @@ def initial_weights(config: Config, shapes: Shapes) -> InitialWeights | None:
     settings, differing = run_dir / CONFIG_NAME, _differing(config, run_dir)
     if problem := _misfit(chosen, shapes, wanted, settings, differing):
         raise ConfigError([f"{named}: {problem}"])
-    parts = {part_of(name) for name in chosen}
-    decisive = [text for name, text in differing.items() if not parts.isdisjoint(_MEANING.get(name, ()))]
-    meaning = f"{', '.join(decisive)}; {_same_network(settings)}" if decisive else ""
-    return InitialWeights(chosen, loaded.path, state.spec, meaning)
+    if spec is not None:
+        parts = {part_of(name) for name in chosen}
+        decisive = [text for name, text in differing.items() if not parts.isdisjoint(_MEANING.get(name, ()))]
+        if decisive:
+            text = "%s computes something else here, as it was trained with %s; %s"
+            _log.warning(text, loaded.path, ", ".join(decisive), _same_network(settings))
+        trained = None if parts.isdisjoint(("normalizer", *_READ)) else state.spec
+        if trained and (text := other_places(loaded.path, trained.obs, spec.obs)):
+            _log.warning("%s", text)
+    return InitialWeights(chosen, loaded.path)
 
 
 def _differing(config: Config, run_dir: Path) -> dict[str, str]:
@@ -175,10 +175,10 @@ def begin_with_weights(trainer: Trainer, config: Config, policy: int) -> None:
         trainer.target.copy()
 
 
-def load_initial_weights(model: ActorCritic, config: Config, policy: int) -> None:
-    """Give the model of a policy the weights of ``init_from``, if any. Raises as ``initial_weights``."""
+def load_initial_weights(model: ActorCritic, config: Config, policy: int, spec: EnvSpec | None = None) -> None:
+    """Give the model of a policy the weights of ``init_from``, if any. Warns and raises as ``initial_weights``."""
     state = model.state_dict()
-    initial = initial_weights(config, {name: tuple(value.shape) for name, value in state.items()})
+    initial = initial_weights(config, {name: tuple(value.shape) for name, value in state.items()}, spec)
     if initial is None:
         return
     model.load_state_dict({**state, **initial.tensors})
@@ -186,11 +186,6 @@ def load_initial_weights(model: ActorCritic, config: Config, policy: int) -> Non
         if isinstance(part, RunningNormalizer):
             part.count.clamp_(max=_KNOWN_ROWS)
     parts = {part_of(name): None for name in initial.tensors}
-    if initial.meaning:
-        _log.warning("%s computes something else here, as it was trained with %s", initial.checkpoint, initial.meaning)
-    trained = None if _READ_OBS.isdisjoint(parts) else initial.spec
-    if trained is not None and (moved := other_places(trained.obs, model.spec.obs)):
-        _log.warning("%s was trained with other observations: %s", initial.checkpoint, moved)
     _log.info("policy %d begins with the %s of %s", policy, ", ".join(parts), initial.checkpoint)
 
 

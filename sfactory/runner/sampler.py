@@ -137,7 +137,7 @@ class Sampler:
         with OwnTorchState(), torch.random.fork_rng(devices=()):
             torch.manual_seed(seed_at(seed, Branch.LEARNER, 0))
             self.model = ActorCritic(plan.spec, config.model)
-        load_initial_weights(self.model, config, policy=0)
+        load_initial_weights(self.model, config, policy=0, spec=plan.spec)
         layout = dataclasses.replace(plan.layout, evaluators=0)
         shared = SharedObjects(plan.spec, layout, plan.weight_bytes)
         self._statistics, self._has_given = copy.deepcopy(self.model.obs_normalizer), False

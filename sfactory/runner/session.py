@@ -96,7 +96,7 @@ class Session:
                 plan = plan or self.plan()
                 resumed = self._read_checkpoint(run_dir, plan)
                 if resumed is None:
-                    initial_weights(self._config, plan.weight_shapes)  # refuses those that do not fit
+                    initial_weights(self._config, plan.weight_shapes, plan.spec)  # refuses those that do not fit
                 else:
                     self._resolved = with_own_weights(self._resolved)
                 for warning in self._resolved.warnings:

@@ -133,7 +133,9 @@ def test_envs_are_shown_the_env_steps_that_were_handed_out() -> None:
     assert handed_out[-1] > 30
 
 
-def test_a_sampler_begins_with_the_weights_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sampler_begins_with_the_weights_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.chdir(tmp_path)
     save_run(certainty=30.0)
     env: dict[str, Any] = {
@@ -142,9 +144,11 @@ def test_a_sampler_begins_with_the_weights_of_a_run(tmp_path: Path, monkeypatch:
         "max_episode_steps": 0,
     }
     network: dict[str, Any] = {"encoder_mlp_layers": (), "normalize_input": True, "normalize_returns": True}
+    network |= {"normalize_actions": False}  # of Box actions alone
     with sfactory.sampler(**{**FLAGS, **env, **network, "serial_mode": True, "init_from": "run"}) as sampler:
         batch = next(sampler)
 
+    assert caplog.text.count("computes something else here, as it was trained with --normalize_actions=True") == 1
     assert batch.policy_version.max() == 0
     assert (batch.rewards == 1.0)[batch.valid].all()
 

@@ -110,12 +110,13 @@ def test_weights_that_do_not_fit_are_refused_by_name_with_the_parts_that_do(sour
 def test_observations_of_other_places_are_named_where_a_part_reads_them(
     source: Trainer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    renamed = trainer_of(EnvSpec((("speed", VECTOR.obs[0][1]),), VECTOR.actions))
+    renamed, shapes = EnvSpec((("speed", VECTOR.obs[0][1]),), VECTOR.actions), shapes_of(source)
 
-    begin_with_weights(trainer_of(), config_of(tmp_path, "old:1"), 0)
-    begin_with_weights(renamed, config_of(tmp_path, "old:1", "policy", "value"), 0)
+    initial_weights(config_of(tmp_path, "old:1"), shapes, VECTOR)
+    initial_weights(config_of(tmp_path, "old:1", "policy", "value"), shapes, renamed)
     assert caplog.messages == []
-    begin_with_weights(renamed, config_of(tmp_path, "old:1", "encoder"), 0)
+    initial_weights(config_of(tmp_path, "old:1", "encoder"), shapes, renamed)
+    begin_with_weights(trainer_of(renamed), config_of(tmp_path, "old:1", "encoder"), 0)  # of each policy
 
     (warning,) = caplog.messages
     assert "there is 'speed' (float32) in the place of 'obs' (float32)" in warning
@@ -134,9 +135,10 @@ def test_flags_that_make_the_weights_compute_something_else_are_named(
     write_config(tmp_path / "old", flags_of(flags), {})
     advice = rf"; '?--config={tmp_path}/old/config\.json'? gives this run the network of that one"
 
-    begin_with_weights(trainer_of(), config_of(tmp_path, "old:1", "normalizer", "value"), 0)
+    initial_weights(config_of(tmp_path, "old:1", "normalizer", "value"), shapes_of(source), VECTOR)
     assert caplog.messages == []
-    begin_with_weights(trainer_of(), config_of(tmp_path, "old:1", "encoder"), 0)
+    initial_weights(config_of(tmp_path, "old:1", "encoder"), shapes_of(source), VECTOR)
+    begin_with_weights(trainer_of(), config_of(tmp_path, "old:1", "encoder"), 0)  # of each policy
     with pytest.raises(
         ConfigError, match=rf"it was trained with --nonlinearity=tanh .*{advice}; or use --init_parts no"
     ):
