@@ -215,8 +215,8 @@ POPULATION_RULES = (
     *idle_unless(("opponent_snapshot_env_steps", "opponent_sampling", "opponent_share"), "opponent_pool", value=10),
     at_most("pbt_perturb_min", "pbt_perturb_max"),
     Rule(("pbt_hyperparameters",), lambda config: "; ".join(request_problems(config)) or None),
-    # Those of a saved run are not mutated, of which its population warns.
-    Rule(("pbt_hyperparameters",), lambda config: "; ".join(idle_requests(config)) or None, idle=True),
+    # Those of a saved run are not mutated, of which its population warns. V-trace may be off by kind of task.
+    Rule(("pbt_hyperparameters", "with_vtrace"), lambda config: "; ".join(idle_requests(config)) or None, idle=True),
     refuse(
         ("pbt_hyperparameters", "with_pbt"),
         lambda config: config.population.with_pbt and not request_problems(config) and not hyperparameters(config),

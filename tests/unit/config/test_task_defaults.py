@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sfactory.config.flags import values_of
+from sfactory.config.hyperparameters import hyperparameters
 from sfactory.config.resolve import DEFAULT, read_command_line
 from sfactory.config.schema import Kind
 from sfactory.config.task_defaults import (
@@ -99,6 +100,14 @@ def test_actors_of_a_sampler_wait_by_default_where_a_batch_has_whole_rounds(flag
     config = with_task_defaults(command, "vector", None).config
 
     assert Layout.plan(config.sampling, config.learner, "local").all_wait is waits
+
+
+def test_defaults_leave_what_the_user_has_mutated_its_effect() -> None:
+    wish = ["--with_pbt=True", "--num_policies=4", "--pbt_hyperparameters", '{"vtrace_rho": {}}']
+    config = with_task_defaults(read_command_line([ENV, *wish]), "vector", None).config
+
+    assert "vtrace_rho" in [each.name for each in hyperparameters(config)]
+    assert config.learner.num_epochs == 6
 
 
 def test_slow_envs_are_not_multiplied() -> None:
