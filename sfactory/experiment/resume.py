@@ -96,7 +96,8 @@ class Resumed:
         for policy, saved in enumerate(loaded):
             if saved is None:
                 log.warning("policy %d has no checkpoint although others have: it starts from scratch", policy)
-            policies.append(_of_policy(saved, _entry(summary, policy, len(loaded)), stats_avg))
+            entry = {} if summary is None else summary.of_policy(policy, len(loaded))
+            policies.append(_of_policy(saved, entry, stats_avg))
         of_run = None if summary is None else _full_best(vars(summary), stats_avg)
         return Resumed(
             env_steps=sum(saved.run_env_steps for saved in known),
@@ -167,15 +168,6 @@ def _of_policy(saved: SavedState | None, entry: Mapping[str, Any], stats_avg: in
         return ResumedPolicy(0, 0.0, episodes, _greatest(best), has_checkpoint=False, entry=entry)
     best = _greatest(best, saved.best_objective if saved.best_metric == "reward" else None)
     return ResumedPolicy(saved.env_steps, saved.train_seconds, max(episodes, saved.episodes), best, entry=entry)
-
-
-def _entry(summary: Summary | None, policy: int, policies: int) -> Mapping[str, Any]:
-    """What ``summary`` has of one of so many policies."""
-    if summary is None:
-        return {}
-    if policies == 1:
-        return vars(summary)
-    return summary.policies[policy] if policy < len(summary.policies) else {}
 
 
 def _full_best(entry: Mapping[str, Any], stats_avg: int) -> float | None:

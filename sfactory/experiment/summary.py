@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from sfactory import atomic
 from sfactory.errors import CannotSaveError, SFactoryError
@@ -52,6 +52,12 @@ class Summary:
     def ended(self, status: Result) -> Summary:
         """The same of a later session, or of a later end, which no observer has brought about."""
         return dataclasses.replace(self, status=status, ended_by=self.ended_by if status == "done" else None)
+
+    def of_policy(self, policy: int, policies: int) -> Mapping[str, Any]:
+        """What there is of one of so many policies."""
+        if policies == 1:
+            return vars(self)
+        return self.policies[policy] if policy < len(self.policies) else {}
 
     def to_dict(self) -> dict[str, object]:
         """Plain values; numbers that are not finite become None."""

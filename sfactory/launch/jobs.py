@@ -116,11 +116,9 @@ class Job:
         summary = Summary.read(self.run_dir / SUMMARY_NAME)
         if summary is None:
             return False
-        steps: float = summary.env_steps
-        if self.config.population.num_policies > 1:  # limits are those of each policy
-            of_each = dict(enumerate(summary.policies))
-            learning = [of_each.get(policy, {}).get("env_steps") for policy in learning_policies(self.config)]
-            steps = min(each or 0.0 for each in learning)
+        policies = self.config.population.num_policies
+        of_each = (summary.of_policy(policy, policies) for policy in learning_policies(self.config))
+        steps = min(each.get("env_steps") or 0 for each in of_each)  # limits are those of each policy
         return any(map(operator.ge, (steps, summary.train_seconds), self._limits))
 
     @property
