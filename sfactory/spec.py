@@ -16,10 +16,10 @@ import gymnasium.spaces as spaces
 import numpy as np
 
 from sfactory.action_heads import ActionHead, BoxHead, DiscreteHead, heads_of
-from sfactory.config.schema import Kind, ModelConfig
+from sfactory.config.schema import Kind, ModelConfig, keys_and_layouts
 from sfactory.errors import EnvError, named
 from sfactory.plain_spaces import plain_space
-from sfactory.tensor_spec import MASK_KEY, ObsSpec, Reader, is_mask, layouts_by_key, presence_of, with_layouts
+from sfactory.tensor_spec import MASK_KEY, ObsSpec, Reader, is_mask, presence_of, with_layouts
 from sfactory.tensor_spec import TensorSpec as TensorSpec
 
 _MOST_VALUES = 2**31  # of a choice: each has numbers of its own in the network
@@ -112,7 +112,7 @@ class EnvSpec:
         Raises EnvError if it names one that there is not, or where agents have different spaces.
         """
         obs = dict(self.obs)
-        named = [path for path, layout in layouts_by_key(obs_layout).items() if path and layout == "mask"]
+        named = [path for path, layout in keys_and_layouts(obs_layout) if path and layout == "mask"]
         if wrong := [path for path in named if path not in obs or self.kinds]:
             raise EnvError(
                 f"--obs_layout={wrong[0]}=mask: write KEY=mask with one of the keys {', '.join(obs)}; a Dict or Tuple "
@@ -269,7 +269,7 @@ def _chosen(paths: list[str], config: ModelConfig) -> frozenset[str]:
     chosen = set(paths)
     if config.obs_keys:
         chosen = masks.union(_below("obs_keys", config.obs_keys, paths), *_read_alone(paths, config).values())
-    layouts = layouts_by_key(config.obs_layout)
+    layouts = dict(keys_and_layouts(config.obs_layout))
     chosen |= {presence_of(path) for path in chosen if layouts.get(path) == "entities"}.intersection(paths)
     chosen -= _below("ignore_obs_keys", config.ignore_obs_keys, paths)
     if not chosen:

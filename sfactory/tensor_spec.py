@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-from sfactory.config.schema import BY_RANK, LAYOUTS, ModelConfig
+from sfactory.config.schema import BY_RANK, LAYOUTS, ModelConfig, keys_and_layouts
 from sfactory.errors import EnvError
 
 Layout = Literal[
@@ -218,21 +218,16 @@ def _layout_of_image(shape: tuple[int, ...]) -> Layout | None:
     return None
 
 
-def layouts_by_key(obs_layout: tuple[str, ...]) -> dict[str, str]:
-    """What ``--obs_layout`` says: LAYOUT by KEY; of an entry without a key by ""."""
-    return {key: layout for key, _, layout in (entry.rpartition("=") for entry in obs_layout)}
-
-
 def is_mask(path: str, obs_layout: tuple[str, ...]) -> bool:
     """Whether an observation is an action mask: ``--obs_layout`` says so, or says nothing and the path does."""
     by_path = "mask" if path.partition("/")[0] == MASK_KEY and obs_layout != BY_RANK else "flat"
-    return layouts_by_key(obs_layout).get(path, by_path) == "mask"
+    return dict(keys_and_layouts(obs_layout)).get(path, by_path) == "mask"
 
 
 def _given(obs_layout: tuple[str, ...], paths: list[str]) -> dict[str, Layout]:
     """Layouts by path of ``--obs_layout``: KEY=LAYOUT, or one LAYOUT for an env with a single observation."""
     layouts: dict[str, Layout] = {}
-    for key, name in layouts_by_key(obs_layout).items():
+    for key, name in keys_and_layouts(obs_layout):
         path = key or (paths[0] if len(paths) == 1 else "")
         entry = f"{key}={name}" if key else name
         if path not in paths:

@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
-from sfactory.config.sections.model import AUTO, BY_RANK, CORE_INPUTS, LAYOUTS, PARTS, ModelConfig
+from sfactory.config.sections.model import AUTO, BY_RANK, CORE_INPUTS, LAYOUTS, PARTS, ModelConfig, keys_and_layouts
 from sfactory.config.sections.population import PopulationConfig
 from sfactory.config.sections.run import (
     BenchmarkConfig,
@@ -46,6 +46,7 @@ __all__ = [
     "SamplingConfig",
     "TuningConfig",
     "WrapperConfig",
+    "keys_and_layouts",
 ]
 
 Kind = Literal["vector", "table", "continuous", "images"]  # of task: of EnvSpec, for the defaults of flags

@@ -20,7 +20,7 @@ from sfactory.config.rule import (
     refuse,
     refused_where_collection_waits,
 )
-from sfactory.config.schema import AUTO, BY_RANK, CORE_INPUTS, LAYOUTS, PARTS, Config
+from sfactory.config.schema import AUTO, BY_RANK, CORE_INPUTS, LAYOUTS, PARTS, Config, keys_and_layouts
 from sfactory.config.trust import NETWORKS
 from sfactory.packages import install_command
 
@@ -201,10 +201,9 @@ def _only(flag: str, section: str, words: tuple[str, ...], what: str) -> Rule:
 
 
 def _unknown_layout(config: Config) -> str | None:
-    for entry in config.model.obs_layout:
-        _, is_named, layout = entry.rpartition("=")
+    for key, layout in keys_and_layouts(config.model.obs_layout):
         if layout not in (*LAYOUTS, *BY_RANK):
-            form = "" if is_named else "; write KEY=LAYOUT, or one LAYOUT for an env with a single observation"
+            form = "" if key else "; write KEY=LAYOUT, or one LAYOUT for an env with a single observation"
             return f"{layout!r} is no layout: there are {', '.join(LAYOUTS)}{did_you_mean(layout, LAYOUTS)}{form}"
     return None
 

@@ -24,7 +24,7 @@ from sfactory.config.import_strings import standard_library_problem
 from sfactory.config.population_rules import AUXILIARY_RULES, FEW_TURNS, POPULATION_RULES, ROLES_COMPARED
 from sfactory.config.rule import WAITING, Rule, idle_if, idle_unless, is_default, refuse, waits_for_learner
 from sfactory.config.run_rules import RANK_RULES, REMOTE_RULES, RUN_RULES, SAMPLING_RULES
-from sfactory.config.schema import Config
+from sfactory.config.schema import Config, keys_and_layouts
 from sfactory.config.training_rules import KL_ADAPTIVE, LEARNING_RULES, NETWORK_RULES, OBJECTIVE_RULES, OPTIMIZER_RULES
 from sfactory.packages import env_plugin
 
@@ -266,8 +266,7 @@ def _no_best(config: Config) -> str | None:
 
 
 def _two_layouts(config: Config) -> str | None:
-    keys = [entry.rpartition("=")[0] for entry in config.model.obs_layout]
-    same = len(set(keys)) < len(keys)
+    same = len(dict(keys_and_layouts(config.model.obs_layout))) < len(config.model.obs_layout)
     return "a key has two layouts, of which the last one counts: leave the other out" if same else None
 
 

@@ -17,6 +17,11 @@ BY_RANK = ("by_rank",)  # what runs did before --obs_layout existed: all arrays 
 PARTS = ("normalizer", "encoder", "core", "decoder", "policy", "value", "model")
 
 
+def keys_and_layouts(obs_layout: tuple[str, ...]) -> list[tuple[str, str]]:
+    """What ``--obs_layout`` says: KEY and LAYOUT of each entry; the key of an entry without one is ""."""
+    return [(key, layout) for key, _, layout in (entry.rpartition("=") for entry in obs_layout)]
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """The actor-critic network."""
