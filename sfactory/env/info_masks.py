@@ -241,8 +241,9 @@ class InfoMaskAgentsEnv:
 
         If one has a mask, or needs none, those without one wait, as where PettingZoo makes turns parallel.
         """
-        acting = [agent for agent in observations if self._acts(agent, ends)]
-        if acting and all(self._lacks(agent, infos.get(agent, {})) for agent in acting):
+        lacking = {agent for agent in observations if self._lacks(agent, infos.get(agent, {}))}
+        acting = [agent for agent in observations if self._acts(agent, ends)] if lacking else []
+        if acting and lacking.issuperset(acting):
             raise BadObservation(_LACK.format(str(acting[0])))
         return {agent: self._join(agent, obs, infos.get(agent, {})) for agent, obs in observations.items()}
 
