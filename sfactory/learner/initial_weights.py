@@ -106,7 +106,7 @@ def initial_weights(config: Config, shapes: Shapes, spec: EnvSpec | None = None)
         parts = {part_of(name) for name in chosen}
         decisive = [text for name, text in differing.items() if not parts.isdisjoint(_MEANING.get(name, ()))]
         if decisive:
-            text = "%s computes something else here, as it was trained with %s; %s"
+            text = "%s may compute something else here: it was trained with %s; %s"
             _log.warning(text, loaded.path, ", ".join(decisive), _same_network(settings))
         trained = None if parts.isdisjoint(("normalizer", *_READ)) else state.spec
         if trained and (text := other_places(loaded.path, trained.obs, spec.obs)):
