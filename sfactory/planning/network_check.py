@@ -29,6 +29,10 @@ _RANDOM = (
     "keeps random numbers outside of its state, so that each process, and a policy that is loaded, has others: keep "
     "them as nn.Parameter(..., requires_grad=False), or by register_buffer without persistent=False"
 )
+_UNLOADABLE = (
+    "has a state that cannot be loaded where it is made again, as for a checkpoint: make all parameters and buffers in "
+    "__init__"
+)
 _CLOSE = 1e-3  # of two ways to compute the same in float32
 
 
@@ -88,14 +92,17 @@ def _towers(model: ActorCritic) -> list[Any]:
 
 def _require_same_elsewhere(model: ActorCritic, obs: dict[str, Tensor], config: ModelConfig) -> None:
     """Raise ConfigError if a part of the user's own computes something else where another process makes it, and loads
-    its state."""
+    its state, or if that cannot be loaded."""
     own = own_parts(config)
     if not own:
         return
     torch.manual_seed(1)
     other = ActorCritic(model.spec, config)
-    other.load_state_dict(model.state_dict())
     for (here, there), name in itertools.product(zip(_towers(model), _towers(other), strict=True), own):
+        try:
+            getattr(there, name).load_state_dict(getattr(here, name).state_dict())
+        except RuntimeError as error:
+            raise refusal(name, config, f"{_UNLOADABLE}: {named(error)}") from error
         read = here.read(obs) if model.spec.reads_apart else obs
         found = []
         for tower in (here, there):

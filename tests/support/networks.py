@@ -237,6 +237,17 @@ class Constants(Mlp):
         return super().forward(obs) * self.drawn + self.places * self.scale
 
 
+class LateBuffer(Mlp):
+    """Makes a constant of its state in its first pass."""
+
+    places: Tensor
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        if not hasattr(self, "places"):
+            self.register_buffer("places", torch.arange(float(self.out_size)))
+        return super().forward(obs) + self.places
+
+
 class Masked(Mlp):
     """Mixes its inputs by a causal mask of torch, which holds infinities."""
 

@@ -148,6 +148,7 @@ def test_copy_of_the_default_network_is_bit_equal(share: bool) -> None:
         ({"encoder": "RandomConstants"}, "keeps random numbers outside of its state"),
         ({"encoder": "RandomBuffer", "actor_critic_share_weights": False}, "keeps random numbers outside of its state"),
         ({"core": "RandomDecay", **MEMORY}, "keeps random numbers outside of its state"),
+        ({"encoder": "LateBuffer"}, "state that cannot be loaded .* in __init__: RuntimeError"),
         ({"encoder": "OverRows"}, "rows must not influence one another .* call .eval()"),
         ({"encoder": "Detached"}, "passes no gradient"),
         ({"encoder": "Raising"}, r"raised KeyError: 'camera' .*networks.py"),
