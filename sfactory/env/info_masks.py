@@ -232,7 +232,7 @@ class InfoMaskAgentsEnv:
         """What the agent that has a turn sees, has earned and ended with."""
         obs, reward, terminated, truncated, info = self.env.last()
         agent = self.env.agent_selection
-        if self._lacks(agent, info) and self._acts(agent, [{agent: terminated or truncated}]):
+        if self._lacks(agent, info) and not (terminated or truncated):
             raise BadObservation(_LACK.format(str(agent)))
         return self._join(agent, obs, info), reward, terminated, truncated, info
 
@@ -242,13 +242,12 @@ class InfoMaskAgentsEnv:
         If one has a mask, or needs none, those without one wait, as where PettingZoo makes turns parallel.
         """
         lacking = {agent for agent in observations if self._lacks(agent, infos.get(agent, {}))}
-        acting = [agent for agent in observations if self._acts(agent, ends)] if lacking else []
-        if acting and lacking.issuperset(acting):
-            raise BadObservation(_LACK.format(str(acting[0])))
+        if lacking:
+            over = {agent for flags in ends for agent, is_over in flags.items() if is_over}
+            acting = [agent for agent in observations if agent in self.env.agents and agent not in over]
+            if acting and lacking.issuperset(acting):
+                raise BadObservation(_LACK.format(str(acting[0])))
         return {agent: self._join(agent, obs, infos.get(agent, {})) for agent, obs in observations.items()}
-
-    def _acts(self, agent: Any, ends: Ends) -> bool:
-        return agent in self.env.agents and not any(over.get(agent) for over in ends)
 
     def _lacks(self, agent: Any, info: Any) -> bool:
         return agent in self._have_given and MASK_KEY not in info
