@@ -54,7 +54,7 @@ class FlatState:
                 view.copy_(tensor)
                 tensor.data = view
                 self._views |= dict.fromkeys(names, (start, view))
-                if tensor.is_floating_point() and (tensor.requires_grad or _are_finite(view)):
+                if tensor.is_floating_point() and (tensor.requires_grad or tensor.is_meta or view.isfinite().all()):
                     self._add_floats(tensor.dtype, start, end)
         self._host: Tensor | None = None  # of a block on a GPU: pinned memory that it is copied to
         self.floats = self._floats_of(self.block)
@@ -107,7 +107,3 @@ class FlatState:
     def adopt(self, host: Tensor) -> None:
         """Overwrite the module's state with ``host`` [nbytes] uint8."""
         self.block.copy_(host, non_blocking=True)
-
-
-def _are_finite(constants: Tensor) -> bool:
-    return constants.is_meta or bool(torch.isfinite(constants).all())
