@@ -148,7 +148,7 @@ def test_a_sampler_begins_with_the_weights_of_a_run(
     with sfactory.sampler(**{**FLAGS, **env, **network, "serial_mode": True, "init_from": "run"}) as sampler:
         batch = next(sampler)
 
-    assert caplog.text.count("computes something else here, as it was trained with --normalize_actions=True") == 1
+    assert caplog.text.count("may compute something else here: it was trained with --normalize_actions=True") == 1
     assert batch.policy_version.max() == 0
     assert (batch.rewards == 1.0)[batch.valid].all()
 
