@@ -44,6 +44,7 @@ _REFUSED = (
     "%s: ignored an extra episode statistic, and will ignore others like it: %s; check the info that the environment "
     "returns at the end of an episode"
 )
+_LOOK_S = 0.1  # the thread ends so soon after the processes of a run, which have nothing more to report
 _MOST_EPISODES = 100_000  # that wait for observers; more come only where these need longer than the episodes
 
 
@@ -258,7 +259,7 @@ class ReportCollector:
 
     def _read(self) -> None:
         while not self._stopping.is_set():
-            self._read_messages(BLOCK_S)
+            self._read_messages(_LOOK_S)
         self.poll()
 
     def _read_messages(self, timeout: float) -> bool:
