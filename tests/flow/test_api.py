@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +16,6 @@ from typing import Any
 import pytest
 
 import sfactory
-from scripts.proc import MARK, marked
 from sfactory import api
 from sfactory.errors import ConfigError, EnvError, ExitCode, ObserverFailed
 from sfactory.experiment.summary import Summary
@@ -27,7 +27,6 @@ from tests.support.trainer import ENDLESS, to_argv, within
 
 TOP = "import json, logging, os, signal, sys, threading, time\nimport sfactory\nflags = json.loads(sys.argv[1])\n"
 Flags = dict[str, object]
-Script = Callable[[str, Flags], "subprocess.Popen[str]"]
 
 
 @pytest.fixture
@@ -35,34 +34,44 @@ def flags(tmp_path: Path) -> Flags:
     return {**SHORT, "train_dir": str(tmp_path / "train_dir"), "experiment": "run", "train_for_env_steps": 2000}
 
 
-@pytest.fixture
-def script(tmp_path: Path) -> Iterator[Script]:
-    """Starts a user's program; afterwards nothing of it may be left."""
-    started: list[subprocess.Popen[str]] = []
-    mark, path = f"{tmp_path.name}-{os.getpid()}", tmp_path / "program.py"
+class Script(processes.MarkedProgram):
+    """A user's program: forked from the warm process, or in a new interpreter."""
 
-    def start(text: str, flags: Flags) -> subprocess.Popen[str]:
+    def __init__(self, text: str, flags: Flags, folder: Path, is_new: bool) -> None:
+        path, given = folder / "program.py", json.dumps(flags)
         path.write_text(TOP + text)
-        command, env = [sys.executable, str(path), json.dumps(flags)], {**os.environ, MARK: mark}
-        pipe = subprocess.PIPE
-        started.append(subprocess.Popen(command, cwd=ROOT, env=env, stdout=pipe, stderr=pipe, text=True))
+        super().__init__(uuid.uuid4().hex, [sys.executable, str(path), given], folder)
+        if is_new:
+            self._start(self.argv, os.environ)
+        else:
+            self._fork("program", [given], folder)
+
+    def result(self) -> Any:
+        """What the program has printed as JSON, in its only line."""
+        assert self.wait(200.0) == 0, self.report("wrong exit code")
+        (line,) = self.stdout.splitlines()
+        return json.loads(line)
+
+
+Start = Callable[..., Script]
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Iterator[Start]:
+    """Starts a user's program; afterwards nothing of it may be left."""
+    started: list[Script] = []
+
+    def start(text: str, flags: Flags, is_new: bool = False) -> Script:
+        started.append(Script(text, flags, tmp_path, is_new))
         return started[-1]
 
     yield start
-    is_clean = processes.eventually(lambda: not marked(mark), 5)
-    for pid in marked(mark):
-        os.kill(pid, signal.SIGKILL)
-    for process in started:
-        process.communicate()
-    assert is_clean
-
-
-def result(program: subprocess.Popen[str]) -> Any:
-    """What the program has printed as JSON, in its only line."""
-    out, err = program.communicate(timeout=200)
-    assert program.returncode == 0, err
-    (line,) = out.splitlines()
-    return json.loads(line)
+    try:
+        for program in started:
+            program.assert_all_gone(5.0)
+    finally:
+        for program in started:
+            program.close()
 
 
 SEVERAL = """
@@ -114,8 +123,8 @@ if __name__ == "__main__":
 
 
 @pytest.mark.long
-def test_several_runs_in_one_process_leave_it_as_it_was(script: Script, flags: Flags, tmp_path: Path) -> None:
-    changed, results = result(script(SEVERAL, {**flags, "train_for_env_steps": ENDLESS}))
+def test_several_runs_in_one_process_leave_it_as_it_was(script: Start, flags: Flags, tmp_path: Path) -> None:
+    changed, results = script(SEVERAL, {**flags, "train_for_env_steps": ENDLESS}, is_new=True).result()
 
     assert changed == []
     a, b, c, again, finished = results
@@ -155,21 +164,20 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("serial", [long(False), True])
-def test_ctrl_c_saves_and_the_result_says_so(script: Script, flags: Flags, tmp_path: Path, serial: bool) -> None:
+def test_ctrl_c_saves_and_the_result_says_so(script: Start, flags: Flags, tmp_path: Path, serial: bool) -> None:
     wanted = {**flags, "train_for_env_steps": ENDLESS, "save_every_sec": 1000, "serial_mode": serial}
 
-    status, code, early, ours, env_steps = result(script(INTERRUPTED, wanted))
+    status, code, early, ours, env_steps = script(INTERRUPTED, wanted).result()
 
     assert (status, code, early, ours) == ("interrupted", ExitCode.SIGINT, False, True)
     assert list((tmp_path / "train_dir" / "run" / "checkpoint_p0").glob(f"*_{env_steps}.pth"))
 
 
-def test_script_that_runs_at_its_import_is_refused_with_advice(script: Script, flags: Flags) -> None:
-    program = script("sfactory.run(flags)", flags)
+def test_script_that_runs_at_its_import_is_refused_with_advice(script: Start, flags: Flags) -> None:
+    program = script("sfactory.run(flags)", flags, is_new=True)
 
-    _, err = program.communicate(timeout=100)
-
-    assert program.returncode == 1
+    assert program.wait(100.0) == 1
+    err = program.stderr
     assert 'put what the script does under if __name__ == "__main__":' in err.splitlines()[-1]
     assert err.count("Traceback") == 1
     assert err.count(", line ") == 2  # that of the script, and the one that refuses
@@ -287,8 +295,8 @@ if __name__ == "__main__":
 """
 
 
-def test_all_works_in_another_thread_and_afterwards_in_the_main_one(script: Script, flags: Flags) -> None:
-    results, has_same_handlers = result(script(THREADS, flags))
+def test_all_works_in_another_thread_and_afterwards_in_the_main_one(script: Start, flags: Flags) -> None:
+    results, has_same_handlers = script(THREADS, flags).result()
 
     assert results == [["done", True, 4, 128], ["done", True, 0, 0], 128]
     assert has_same_handlers

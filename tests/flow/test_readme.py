@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 from tests.support.pages import python_of
+from tests.support.warm_process import finished
 
 
 def test_the_env_and_the_program_of_the_readme_train_and_act(tmp_path: Path) -> None:
@@ -16,8 +15,7 @@ def test_the_env_and_the_program_of_the_readme_train_and_act(tmp_path: Path) -> 
     assert short != program
     (tmp_path / "program.py").write_text(short)
 
-    command = [sys.executable, "program.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    done = finished("program", cwd=tmp_path)
 
     assert done.returncode == 0, done.stderr
     trained, evaluated, action = done.stdout.split()

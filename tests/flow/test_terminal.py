@@ -10,29 +10,32 @@ import subprocess
 import sys
 import termios
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from scripts.proc import PROC, stat_of
+from scripts.proc import MARK, PROC, stat_of
 from sfactory.process.stack_dump import is_stopped
 from sfactory.report.live_view import HEIGHT
 from tests.support.processes import eventually
 from tests.support.terminal import COLUMNS, Terminal
+from tests.support.warm_process import WarmRun, environment, warm_process
 
 FLAGS = ("--env=CartPole-v1", "--experiment=seen", "--num_workers=1", "--with_tensorboard=False")
 SHOWN = ("run", "steps/s", "return", "loss", "updates", "actor", "learner", "slots", "queues", "memory", "warnings")
 
 
-def start(terminal: Terminal, folder: Path, *flags: str) -> subprocess.Popen[bytes]:
+def start(terminal: Terminal, folder: Path, *flags: str) -> WarmRun:
     """A run on the terminal, which does not control it, as in a container."""
-    command = [sys.executable, "-m", "sfactory", "train", *FLAGS, *flags]
-    environment = {**os.environ, "TERM": "xterm"}
-    return subprocess.Popen(command, cwd=folder, stdout=terminal.fd, stderr=terminal.fd, env=environment)
+    screen, env = folder / "screen", {**environment(), MARK: uuid.uuid4().hex, "TERM": "xterm"}
+    screen.symlink_to(os.ttyname(terminal.fd))
+    argv = [*FLAGS, *flags]
+    return warm_process().start("sfactory.train", argv, cwd=folder, env=env, stdout=screen, stderr=screen)
 
 
-def pictures(terminal: Terminal, run: subprocess.Popen[bytes]) -> Iterator[list[str]]:
+def pictures(terminal: Terminal, run: WarmRun) -> Iterator[list[str]]:
     """The rows of the terminal, several times a second, while the view is there and the run goes on."""
     end = time.monotonic() + 240.0
     while run.poll() is None and time.monotonic() < end:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from scripts.proc import MARK, marked
 from tests.support.source import ROOT
-from tests.support.warm_process import WarmRun
+from tests.support.warm_process import WarmRun, environment, warm_process
 
 
 def eventually(predicate: Callable[[], bool], within_s: float, every_s: float = 0.05) -> bool:
@@ -52,12 +52,17 @@ class MarkedProgram:
         self._out, self._err = folder / f"{mark}.stdout", folder / f"{mark}.stderr"
         self._process: WarmRun | subprocess.Popen[bytes]
 
-    def _start(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
-        env = {**environment, MARK: self.mark}
+    def _start(self, argv: Sequence[str], variables: Mapping[str, str]) -> None:
+        env = {**variables, MARK: self.mark}
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self._process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=ROOT, env=env, start_new_session=True
             )
+
+    def _fork(self, module: str, argv: Sequence[str], folder: Path = ROOT) -> None:
+        """Run ``module`` in ``folder``, forked from the warm process."""
+        env = {**environment(), MARK: self.mark}
+        self._process = warm_process().start(module, argv, cwd=folder, env=env, stdout=self._out, stderr=self._err)
 
     @property
     def pid(self) -> int:

@@ -9,10 +9,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from scripts.proc import MARK
 from tests.support.processes import MarkedProgram
-from tests.support.source import ROOT
-from tests.support.warm_process import environment, warm_process
 
 TOKEN = "0123456789abcdef" * 4
 
@@ -40,10 +37,7 @@ class RemoteActors(MarkedProgram):
         argv = [f"--connect={host}:{port}", f"--token_file={folder / 'token'}", f"--env={env}"]
         argv.append(f"--num_workers={workers}")
         super().__init__(uuid.uuid4().hex, [sys.executable, "-m", "sfactory.remote_actors", *argv], folder)
-        env_of = {**environment(), MARK: self.mark}
-        self._process = warm_process().start(
-            "sfactory.remote_actors", argv, cwd=ROOT, env=env_of, stdout=self._out, stderr=self._err
-        )
+        self._fork("sfactory.remote_actors", argv)
 
     def result(self) -> dict[str, Any]:
         """The JSON object of the last line on stdout."""

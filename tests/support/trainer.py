@@ -18,12 +18,11 @@ from typing import Any, Literal, Protocol
 import pytest
 import torch
 
-from scripts.proc import MARK, marked
+from scripts.proc import marked
 from scripts.process_facts import shm_left_since, shm_names
 from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.errors import CheckpointError, ExitCode
 from tests.support import processes
-from tests.support.source import ROOT
 from tests.support.warm_process import environment, warm_process
 
 # Bounds on time are those of an idle machine. Where tests run, others compute, too: they allow so many times as much.
@@ -106,14 +105,14 @@ class TrainerRun(processes.MarkedProgram):
         self.run_dir = Path(str(self.flags["train_dir"])) / str(self.flags["experiment"])
         argv = to_argv(self.flags)
         super().__init__(uuid.uuid4().hex, [sys.executable, "-m", "sfactory.train", *argv], folder)
-        warm = None if under else warm_process()
+        if not under:
+            warm_process()  # its pipes are open from now on
         self._shm_before, self._handles_before = shm_names(), processes.handles()
         self.started = time.monotonic()
-        if warm is None:
+        if under:
             self._start([*under, *self.argv], environment())
         else:
-            env = {**environment(), MARK: self.mark}
-            self._process = warm.start("sfactory.train", argv, cwd=ROOT, env=env, stdout=self._out, stderr=self._err)
+            self._fork("sfactory.train", argv)
 
     @property
     def last_stderr_line(self) -> str:

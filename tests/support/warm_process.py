@@ -18,6 +18,7 @@ import io
 import json
 import os
 import pkgutil
+import runpy
 import select
 import signal
 import subprocess
@@ -147,8 +148,7 @@ def _import_all() -> None:
     from sfactory.system.cores import set_for_children
 
     set_for_children()
-    # The first optimizer of a process imports torch._dynamo, which takes seconds.
-    for name in ("torch", "torch._dynamo", "numpy", "gymnasium", "faster_fifo", "multiprocessing", "yaml"):
+    for name in ("torch", "numpy", "gymnasium", "faster_fifo", "multiprocessing", "yaml"):
         importlib.import_module(name)
     import sfactory
 
@@ -216,7 +216,8 @@ def _set_up(request: dict[str, Any]) -> None:
     os.setsid()
     os.chdir(request["cwd"])
     opened = [os.open(os.devnull, os.O_RDONLY)]
-    opened += [os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666) for name in ("stdout", "stderr")]
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOCTTY  # a terminal does not control the run
+    opened += [os.open(request[name], flags, 0o666) for name in ("stdout", "stderr")]
     for target, fd in enumerate(opened):
         os.dup2(fd, target)
         os.close(fd)
@@ -244,7 +245,10 @@ def _set_environment(libc: ctypes.CDLL, env: Mapping[str, str]) -> None:
 
 def _main(module: str) -> int:
     try:
-        return int(sys.modules[module].main() or 0)
+        if module in sys.modules:
+            return int(sys.modules[module].main() or 0)
+        runpy.run_module(module, run_name="__main__", alter_sys=True)  # a user's program
+        return 0
     except SystemExit as error:
         if isinstance(error.code, str):
             print(error.code, file=sys.stderr)

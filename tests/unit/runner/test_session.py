@@ -6,8 +6,6 @@ import dataclasses
 import json
 import logging
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import gymnasium
@@ -32,14 +30,13 @@ from sfactory.runner import session
 from sfactory.runner.first_lines import where_computed
 from sfactory.spec import EnvSpec
 from tests.support.parts import VECTOR
-from tests.support.source import ROOT
+from tests.support.warm_process import finished
 
 EARLIER = Summary("done", 1000, 1000, 4000, 20.0, 50.0, 60.0, 70, 8.0, 9.0, 10.0, PolicyLag(0.0, 1.0, 2.0), 30)
 
 
 def test_an_unexpected_exception_is_shown_whole_and_on_record(tmp_path: Path) -> None:
-    script = tmp_path / "begun.py"
-    script.write_text(
+    (tmp_path / "begun.py").write_text(
         """
 import sys
 import sfactory.train
@@ -55,9 +52,7 @@ if __name__ == "__main__":
     )
     argv = ["--env=CartPole-v1", f"--train_dir={tmp_path}", "--experiment=e", "--device=cpu"]
 
-    done = subprocess.run(
-        [sys.executable, script, *argv], cwd=ROOT, capture_output=True, text=True, check=False, timeout=240
-    )
+    done = finished("begun", *argv, cwd=tmp_path)
 
     lines = done.stderr.splitlines()
     assert (done.returncode, done.stdout) == (ExitCode.FAULTS, ""), done.stderr
