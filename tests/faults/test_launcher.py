@@ -40,9 +40,9 @@ class Launch(processes.MarkedProgram):
         file = folder / "runs.toml"
         file.write_text(text)
         self.folder = folder / "train_dir" / "many"
-        argv = [sys.executable, "-m", "sfactory.launcher", f"--run={file}", f"--train_dir={folder / 'train_dir'}"]
-        super().__init__(uuid.uuid4().hex, argv + to_argv(flags), folder)
-        self._start(self.argv, os.environ)
+        argv = [f"--run={file}", f"--train_dir={folder / 'train_dir'}", *to_argv(flags)]
+        super().__init__(uuid.uuid4().hex, [sys.executable, "-m", "sfactory.launcher", *argv], folder)
+        self._fork("sfactory.launcher", argv)
 
     def wait(self, within_s: float = END_S) -> int:
         return super().wait(within_s)
@@ -205,15 +205,19 @@ def test_killed_launcher_leaves_no_process_and_its_runs_have_saved(launch: Start
     assert {entry.status for entry in entries(run.folder, ["run_seed_1", "run_seed_2"]).values()} == {"interrupted"}
 
 
-def test_failed_run_is_reported_with_its_last_line_and_the_others_continue(launch: Start) -> None:
-    varied = "list = [{env_kwargs = {num_contexts = 1}}, {env_kwargs = {num_contexts = 2}}]"
-    run = launch(description("many", {"train_for_env_steps": 2000, "serial_mode": True}, varied), max_parallel=1)
+def test_failed_run_is_reported_with_its_last_line_and_the_others_continue(launch: Start, tmp_path: Path) -> None:
+    done = description("many", {"train_for_env_steps": 2000, "serial_mode": True}, "")
+    # Refused before torch is imported: no socket has so long a path.
+    long_path = tmp_path / ("x" * 120)
+    long_path.mkdir()
+    fails = done.replace("'run'", "'fails'") + f"env_vars = {{TMPDIR = '{long_path}'}}\n"
+    run = launch(fails + done.partition("\n")[2], max_parallel=1)
 
     assert run.wait() == ExitCode.FAULTS, run.report("wrong exit code")
-    (failed, failure), (_, other) = run.runs().items()
+    failure, other = (run.runs()[name] for name in ("fails", "run"))
     assert (failure["status"], failure["exit_code"], failure["env_steps"]) == ("failed", ExitCode.REFUSED, None)
     assert (other["status"], other["exit_code"]) == ("done", 0)
-    (line,) = [line for line in run.stderr.splitlines() if line.startswith(f"failed {failed} (2): ")]
-    assert "num_contexts is 1" in line
+    (line,) = [line for line in run.stderr.splitlines() if line.startswith("failed fails (2): ")]
+    assert "set a shorter one: TMPDIR=/tmp" in line
     assert line.endswith(f"[{failure['log']}]")
     run.assert_all_gone(5.0)
