@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
-import re
 import signal
 import time
 from typing import Any
@@ -45,7 +45,7 @@ class Faulty(gymnasium.Env[Obs, np.int64]):
     """A Bandit with faults. Counts are per env object and start at 1; 0 means never.
 
     raise_at, hang_at, gil_hang_at, signal_at: at this ``step`` call and each one after it that passes the fuse, raise
-    EnvFault, sleep ``hang_seconds``, spin in C without giving up the interpreter lock, or send itself ``signal_name``.
+    EnvFault, sleep ``hang_seconds``, wait in C without giving up the interpreter lock, or send itself ``signal_name``.
     nan_reward_at, inf_reward_at, nan_obs_at, inf_obs_at, short_obs_at: the same, giving NaN or infinity, or an
     observation that is too short. raise_in_reset: the same at this ``reset`` call. raise_in_constructor,
     hang_in_constructor: at once. fuse, fuse_skip, fuse_count: see Fuse. step_seconds: cost of an ordinary step.
@@ -120,8 +120,10 @@ class Faulty(gymnasium.Env[Obs, np.int64]):
         if self._due("hang"):
             time.sleep(self._hang_seconds)
         if self._due("gil_hang"):
-            # Exponential backtracking: the regular expression engine holds the interpreter lock for hours.
-            re.match(r"(a+)+b", "a" * 64)
+            # PyDLL keeps the interpreter lock. No signal ends a wait for a mutex that this thread itself has locked.
+            mutex, libc = ctypes.create_string_buffer(64), ctypes.PyDLL(None)
+            for _ in range(2):
+                libc.pthread_mutex_lock(mutex)
         if self._due("signal"):
             os.kill(os.getpid(), self._signal)
         obs, reward, terminated, truncated, info = self._inner.step(action)

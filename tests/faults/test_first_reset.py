@@ -104,7 +104,7 @@ def test_actor_that_hangs_in_its_first_reset_is_replaced_and_the_place_is_shown(
     run_trainer: RunTrainer, tmp_path: Path
 ) -> None:
     # The limit holds for the probe as well, so it must leave a busy machine time to start one process. It bounds each
-    # first reset and not their sum: 12 of them take 7.2 s.
+    # first reset and not their sum: those of the other actor take 7.2 s.
     flags = faulty(tmp_path, "hang", 1, reset_s=0.6) | {"num_envs_per_worker": 12}
     run = run_trainer(**flags, reset_timeout_seconds=5)
 

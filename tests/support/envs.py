@@ -308,8 +308,8 @@ class StartsProcesses(Seesaw):
 class FirstResets(Seesaw):
     """Its first reset or constructor fails in the first ``times`` processes that are called ``process``.
 
-    how: see _FAULTS. making_s, reset_s: how long these take. Each process appends its events as JSON to a file of its
-    name in ``folder``: the event, its time, the seed or what the env can see of GPUs.
+    how: see _FAULTS. making_s, reset_s: how long these take, the reset in other processes. Each process appends its
+    events as JSON to a file of its name in ``folder``: the event, its time, the seed or what the env can see of GPUs.
     """
 
     def __init__(
@@ -332,7 +332,7 @@ class FirstResets(Seesaw):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if self._episode < 0:
-            time.sleep(self._reset_s)
+            time.sleep(0.0 if self._faulty else self._reset_s)
             self._fail("first reset", seed=seed)
             self._log("was reset")
         return super().reset(seed=seed)
