@@ -109,23 +109,23 @@ def test_refused_starts_and_benchmark_move_nothing(over: Finished, run_trainer: 
 
 def test_finished_run_resumes_from_its_last_milestone(run_trainer: RunTrainer) -> None:
     saving = {"save_milestones_sec": 0.5, "save_every_sec": 0.15, "keep_checkpoints": 1}
-    flags = {"env": UNHURRIED, "train_for_seconds": 3, **saving}
+    flags = {"env": UNHURRIED, "train_for_seconds": 2, **saving}
     first = run_trainer(**flags).done()
     directory = CheckpointDir(first.run_dir / "checkpoint_p0", keep=1)
     milestones = sorted((directory.path / "milestones").glob("*.pth"))
     # They are kept, where of the others only the last is.
-    assert 2 <= len(milestones) <= 6
+    assert 2 <= len(milestones) <= 4
     assert len(list(directory.path.glob("checkpoint_*.pth"))) == 1
     for path in milestones[1:]:  # the last one may have been due when training was over
         path.unlink()
     last = first.payload(kind="milestone")
-    assert 0.5 <= last["train_seconds"] < 3.0
+    assert 0.5 <= last["train_seconds"] < 2.0
 
     back = run_trainer(**flags, load_checkpoint_kind="milestone").done()
 
     assert f"resumed at {last['env_steps']} env steps" in back.stderr
     assert "this run is finished" not in back.stderr
-    assert back.result()["train_seconds"] >= 3.0
+    assert back.result()["train_seconds"] >= 2.0
     # The kind is not remembered.
     assert not any(word.startswith("--load_checkpoint_kind") for word in resume_words(back))
     assert read(back.run_dir, "config.json")["config"]["load_checkpoint_kind"] == "latest"

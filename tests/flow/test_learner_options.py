@@ -93,7 +93,7 @@ def test_observer_sees_a_run_in_main_and_a_hook_in_its_learner(
     run_trainer: RunTrainer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, serial: bool
 ) -> None:
     monkeypatch.setenv(DIARY, str(tmp_path / "hook.jsonl"))
-    flags = {"train_for_seconds": 3, "experiment_summaries_interval": 0.5, "num_batches_per_epoch": 2, "num_epochs": 1}
+    flags = {"train_for_seconds": 2, "experiment_summaries_interval": 0.4, "num_batches_per_epoch": 2, "num_epochs": 1}
     own = {"observers": (f"{HOOKS}:Diary", f"{HOOKS}:Episodes"), "after_train_step": f"{HOOKS}:note"}
     run = run_trainer(**flags, **own, stats_avg=10**6, serial_mode=serial).done()
 
