@@ -313,8 +313,8 @@ _WARNINGS = (
     refuse(
         ("init_parts", "init_from", "normalize_input"),
         lambda config: bool(config.checkpoint.init_from) and _lacks_normalizer(config, config.checkpoint.init_parts),
-        "what it has learned is of inputs normalized by the statistics of its run, and here they are normalized by new "
-        "ones: add normalizer",
+        "if its run has normalized observations, what it has learned is of those, and here they are normalized by new "
+        "statistics: add normalizer",
     ),
     refuse(
         ("freeze", "normalize_input"),

@@ -16,7 +16,7 @@ from torch import Tensor
 from sfactory.checkpoint.directory import CheckpointDir, Kind
 from sfactory.checkpoint.file import packed, unpacked
 from sfactory.config.flags import assigned, did_you_mean, values_of
-from sfactory.config.saved_config import CONFIG_NAME, checkpoint_folder, read_config
+from sfactory.config.saved_config import checkpoint_folder, read_config
 from sfactory.config.schema import PARTS, Config, ModelConfig
 from sfactory.errors import ConfigError
 from sfactory.learner.checkpointing import Progress, SavedState, payload_of, restore
@@ -62,6 +62,8 @@ _OF_NETWORK = {each.name for each in dataclasses.fields(ModelConfig)} - {
     *("amp", "cuda_graphs", "policy_initialization", "policy_init_gain", "initial_stddev")
 }
 
+_SAME_NETWORK = "type those values for the network of that run"
+
 _FORM = re.compile(r"(.+?)(?::(\d+)(?::(latest|best|milestone))?)?")
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -99,15 +101,15 @@ def initial_weights(config: Config, shapes: Shapes, spec: EnvSpec | None = None)
     saved = state.model
     wanted = config.checkpoint.init_parts or PARTS
     chosen = {name: saved[name] for name in saved if part_of(name) in wanted}
-    settings, differing = run_dir / CONFIG_NAME, _differing(config, run_dir)
-    if problem := _misfit(chosen, shapes, wanted, settings, differing):
+    differing = _differing(config, run_dir)
+    if problem := _misfit(chosen, shapes, wanted, differing):
         raise ConfigError([f"{named}: {problem}"])
     if spec is not None:
         parts = {part_of(name) for name in chosen}
         decisive = [text for name, text in differing.items() if not parts.isdisjoint(_MEANING.get(name, ()))]
         if decisive:
             text = "%s may compute something else here: it was trained with %s; %s"
-            _log.warning(text, loaded.path, ", ".join(decisive), _same_network(settings))
+            _log.warning(text, loaded.path, ", ".join(decisive), _SAME_NETWORK)
         trained = None if parts.isdisjoint(("normalizer", *_READ)) else state.spec
         if trained and (text := other_places(loaded.path, trained.obs, spec.obs)):
             _log.warning("%s", text)
@@ -127,10 +129,6 @@ def _differing(config: Config, run_dir: Path) -> dict[str, str]:
     return {}
 
 
-def _same_network(settings: Path) -> str:
-    return f"{shlex.quote(f'--config={settings}')} gives this run the network of that one"
-
-
 def _run_dir(name: str, train_dir: Path, named: str) -> Path:
     for folder in (train_dir / name, Path(name)):
         if folder.is_dir():
@@ -141,15 +139,8 @@ def _run_dir(name: str, train_dir: Path, named: str) -> Path:
     raise ConfigError([f"{named}: {missing}{near}{kinds}"])
 
 
-def _misfit(
-    chosen: Mapping[str, Tensor],
-    shapes: Shapes,
-    wanted: tuple[str, ...],
-    settings: Path,
-    differing: Mapping[str, str],
-) -> str:
-    """Why the weights of the ``wanted`` parts do not fit, and what to type; "" if they do. settings: of their run.
-    differing: see ``_differing``."""
+def _misfit(chosen: Mapping[str, Tensor], shapes: Shapes, wanted: tuple[str, ...], differing: Mapping[str, str]) -> str:
+    """Why the weights of the ``wanted`` parts do not fit, and what to type; "" if they do."""
     bad: dict[str, str] = {}  # the first problem of each part
     for name in {**chosen, **{name: None for name in shapes if part_of(name) in wanted}}:
         here, there = shapes.get(name), tuple(chosen[name].shape) if name in chosen else None
@@ -158,10 +149,10 @@ def _misfit(
     if not bad:
         return "" if chosen else "the checkpoint has none of the parts of --init_parts"
     fitting = [part for part in wanted if part not in bad and any(part_of(name) == part for name in chosen)]
-    advice = [f"it was trained with {', '.join(differing.values())}; {_same_network(settings)}"] if differing else []
+    advice = [f"it was trained with {', '.join(differing.values())}; {_SAME_NETWORK}"] if differing else []
     if fitting:
         advice.append(f"{'or ' if advice else ''}use --init_parts {' '.join(fitting)}")
-    return "; ".join([*bad.values(), *(advice or [f"no part of it fits; {_same_network(settings)}"])])
+    return "; ".join([*bad.values(), *(advice or ["no part of it fits the network of this run"])])
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:

@@ -96,7 +96,8 @@ class Session:
                 plan = plan or self.plan()
                 resumed = self._read_checkpoint(run_dir, plan)
                 if resumed is None:
-                    initial_weights(self._config, plan.weight_shapes, plan.spec)  # refuses those that do not fit
+                    # Refuses those that do not fit, and warns once for all policies and ranks.
+                    initial_weights(self._config, plan.weight_shapes, None if self._place.rank else plan.spec)
                 else:
                     self._resolved = with_own_weights(self._resolved)
                 for warning in self._resolved.warnings:

@@ -167,7 +167,8 @@ if __name__ == "__main__":
 def test_ctrl_c_saves_and_the_result_says_so(script: Start, flags: Flags, tmp_path: Path, serial: bool) -> None:
     wanted = {**flags, "train_for_env_steps": ENDLESS, "save_every_sec": 1000, "serial_mode": serial}
 
-    status, code, early, ours, env_steps = script(INTERRUPTED, wanted).result()
+    # As a file, which has a __main__ without a specification.
+    status, code, early, ours, env_steps = script(INTERRUPTED, wanted, is_new=True).result()
 
     assert (status, code, early, ours) == ("interrupted", ExitCode.SIGINT, False, True)
     assert list((tmp_path / "train_dir" / "run" / "checkpoint_p0").glob(f"*_{env_steps}.pth"))

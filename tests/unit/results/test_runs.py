@@ -153,7 +153,7 @@ def test_runs_that_have_reached_the_same_limit_end_alike_whatever_their_last_dat
     for number, last in enumerate((22_528, 20_480, 19_000)):
         of_steps, of_frames = f"steps_{number}", f"frames_{number}"
         save_run(of_steps, [1.0] * 4, [0, 1000, 2000, last], train_for_env_steps=20_000)
-        flags = {"train_for_frames": 80_000, "env_frameskip": 4, "num_policies": 2}
+        flags = {"train_for_frames": 80_000, "env_frameskip": 4, "num_policies": 3, "train_policies": [1, 2]}
         save_run(of_frames, [1.0] * 4, [0, 1000, 2000, 2 * last], **flags)
 
     for runs in (["curves", "steps_0", "steps_1"], ["compare", "frames_0", "vs", "frames_1"]):
