@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import gymnasium
 
@@ -56,6 +56,7 @@ _NOT_BEGUN = (
     + UNDER_MAIN_GUARD
 )
 _START_S = 120.0  # for what comes before the env: the fork server and the process import what they need
+_CLOSES = None  # the answer before an env with masks in its infos is closed
 _CLOSE_S = 5.0  # for an env's close(), which has answered by then
 
 
@@ -90,10 +91,14 @@ def probe_env(
         see_gpu_of(worker, gpus, dict(os.environ))  # refuses those that are not there
     work = _Examining(factory, timed, os.environ.get(CUDA), drawn)
     with probing(spawner, factory.name, work, timeout_s, gpus) as received:
-        answer: Probed | str = received()
+        answer: Any = received()
+        if answer is _CLOSES:
+            again = "its infos have action masks: it is made again with them once its close() returns"
+            log.info("--env=%s: %s", factory.name, again)
+            answer = received()
     if isinstance(answer, str):
         raise EnvError(answer)
-    return answer
+    return cast(Probed, answer)
 
 
 class Work(Protocol):
@@ -211,7 +216,7 @@ class _Examining(NamedTuple):
             see_gpus_of_main(self.visible_gpus)  # the env is on the device of the network
         if self.drawn and not self.factory.makes_tensors:  # such a run has no evaluations, and is refused for that
             self._draw()
-        return examine(self.factory, self.timed, at_end)
+        return examine(self.factory, self.timed, at_end, tell)
 
     def _draw(self) -> None:
         """Raise EnvError if evaluations cannot be recorded. The env is closed: some packages make one at a time."""
@@ -228,17 +233,24 @@ class _Examining(NamedTuple):
             close_env(env, name)
 
 
-def examine(factory: EnvFactory, timed: bool = False, at_end: contextlib.ExitStack | None = None) -> Probed:
+def examine(
+    factory: EnvFactory,
+    timed: bool = False,
+    at_end: contextlib.ExitStack | None = None,
+    tell: Callable[[None], None] = lambda answer: None,
+) -> Probed:
     """Make an env and hold it to its interface; ``timed``: then step it for a moment. Raises EnvError.
 
-    The env is closed with ``at_end``, by default when this returns.
+    The env is closed with ``at_end``, by default when this returns. tell: gets _CLOSES before one with masks in its
+    infos is closed, which may hang.
     """
     if at_end is None:
         with contextlib.ExitStack() as here:
-            return examine(factory, timed, here)
+            return examine(factory, timed, here, tell)
     try:
         return _examine(factory, timed, at_end)
     except MasksInInfo:
+        tell(_CLOSES)
         at_end.close()  # the next env may need what this one holds, such as a port
     with_masks = dataclasses.replace(factory, info_action_mask="on")
     return _examine(with_masks, timed, at_end)._replace(info_action_mask=True)

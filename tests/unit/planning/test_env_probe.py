@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import os
 import re
 import signal
@@ -263,11 +264,16 @@ def test_an_env_with_masks_in_its_infos_is_closed_before_it_is_made_again() -> N
     assert not Serving.held
 
 
-def test_an_env_with_masks_in_its_infos_that_cannot_be_closed_is_refused_for_that(spawner: Spawner) -> None:
+def test_an_env_with_masks_in_its_infos_that_cannot_be_closed_is_refused_for_that(
+    spawner: Spawner, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     factory = dataclasses.replace(factory_of("UnclosableMasked"), info_action_mask="auto")
 
     with pytest.raises(EnvError, match=r"died while the env was made, reset, stepped or closed \(exit code 7\)$"):
         probe_env(spawner, factory, BOUND_S)
+
+    assert "its infos have action masks: it is made again with them once its close() returns" in caplog.text
 
 
 def test_an_env_that_is_refused_is_closed() -> None:
