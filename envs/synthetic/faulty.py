@@ -120,7 +120,7 @@ class Faulty(gymnasium.Env[Obs, np.int64]):
         if self._due("hang"):
             time.sleep(self._hang_seconds)
         if self._due("gil_hang"):
-            # PyDLL keeps the interpreter lock. No handler of a signal runs in a wait for a mutex that this thread has locked.
+            # PyDLL keeps the interpreter lock. No handler of a signal runs while a thread waits for a mutex of its own.
             mutex, libc = ctypes.create_string_buffer(64), ctypes.PyDLL(None)
             for _ in range(2):
                 libc.pthread_mutex_lock(mutex)

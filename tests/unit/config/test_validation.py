@@ -287,7 +287,7 @@ def test_a_flag_that_is_wrong_by_itself_suspends_its_rules() -> None:
         ({"save_best_metric": "reward", "train_for_env_steps": 99_999}, "--save_best_after=0"),
         ({"save_best_metric": "x", "save_best_every_sec": 1.0, "train_for_env_steps": 5}, "--save_best_metric=x: "),
         ({"save_best_every_sec": 1.0, "train_for_frames": 40, "env_frameskip": 4}, "training ends after 10: "),
-        ({"init_from": "run", "init_parts": ("encoder", "core")}, "--init_parts encoder core: if its run has normalized"),
+        ({"init_from": "run", "init_parts": ("encoder", "core")}, "--init_parts encoder core: if its run has"),
         ({"init_from": "run", "init_parts": ("model",)}, "here they are normalized by new statistics: add normalizer"),
         ({"freeze": ("encoder",)}, "--freeze encoder: its inputs are normalized by statistics that go on changing"),
         ({"init_from": "run", "init_parts": ("normalizer", "model"), "freeze": ("encoder", "normalizer")}, None),
