@@ -59,7 +59,7 @@ def test_full_disk_is_reported_and_a_later_save_succeeds(run_trainer: RunTrainer
     # Weights and moments of 4 MB: more than a full disk takes, while the learner's log is less.
     hook = "tests.support.hooks:fill_disk"
     run = run_trainer(env=UNHURRIED, train_for_env_steps=ENDLESS, encoder_mlp_layers=(512, 512), after_train_step=hook)
-    run.wait_until_training()
+    run.wait_until(lambda: bool(run.metrics()) and run.saved_env_steps() > 0)
 
     (disk / hooks.FULL).touch()
     run.wait_until("could not be written.*training continues")
