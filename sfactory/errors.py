@@ -168,9 +168,10 @@ def clean(text: str, most: int = MOST_SHOWN) -> str:
 
 
 def named(error: BaseException) -> str:
-    """An exception in one piece of a sentence: its type, and what it says, if anything; clean."""
+    """An exception as a piece of a sentence: its type, and what it says, if anything; clean, without a last period."""
     try:
         said = str(error)
+        said = said if said.endswith("..") else said.removesuffix(".")
     except Passing:
         raise
     except BaseException:  # foreign exceptions may fail at that, too

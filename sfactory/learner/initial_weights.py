@@ -145,7 +145,7 @@ def _misfit(chosen: Mapping[str, Tensor], shapes: Shapes, wanted: tuple[str, ...
     for name in {**chosen, **{name: None for name in shapes if part_of(name) in wanted}}:
         here, there = shapes.get(name), tuple(chosen[name].shape) if name in chosen else None
         if here != there:
-            bad.setdefault(part_of(name), f"{name} has {_shape(there)} there and {_shape(here)} here")
+            bad.setdefault(part_of(name), f"{name} {_shape(there)} there and {_shape(here)} here")
     if not bad:
         return "" if chosen else "the checkpoint has none of the parts of --init_parts"
     fitting = [part for part in wanted if part not in bad and any(part_of(name) == part for name in chosen)]
@@ -156,7 +156,7 @@ def _misfit(chosen: Mapping[str, Tensor], shapes: Shapes, wanted: tuple[str, ...
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:
-    return "no such weight" if shape is None else f"the shape {list(shape)}"
+    return "is missing" if shape is None else f"has the shape {list(shape)}"
 
 
 def begin_with_weights(trainer: Trainer, config: Config, policy: int) -> None:

@@ -118,6 +118,11 @@ def test_foreign_texts_are_shown_without_control_characters_and_their_middle(
     assert all(c.isprintable() or c in "\n\t" for c in text)
 
 
+@pytest.mark.parametrize(("text", "shown"), [("No such level.", "No such level"), ("wait...", "wait..."), (".", "")])
+def test_a_foreign_text_ends_without_a_period_as_the_sentence_goes_on(text: str, shown: str) -> None:
+    assert named(raised(text)) == f"ValueError: {shown}".removesuffix(": ")
+
+
 def test_a_text_without_hidden_characters_stays_as_it_is() -> None:
     text = 'line 1\n\tline 2: "Grüße 世界 \U0001f600"'
 
