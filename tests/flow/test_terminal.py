@@ -104,6 +104,7 @@ def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again(tmp_path: Path) ->
         assert eventually(lambda: all(map(is_stopped, run_of(shell.pid))), 10.0)
         assert len(run_of(shell.pid)) >= 3
         terminal.type("fg\n")
+    until(lambda rows: terminal.region() is not None)  # before, the shell would take the Ctrl-C
     terminal.type("\x03")
     until(lambda rows: any("RESULT interrupted" in row for row in rows))
     terminal.type("exit\n")
