@@ -101,8 +101,9 @@ class SpectralLinear(Linear):
     def __init__(self, in_size: int, out_size: int, dtype: torch.dtype) -> None:
         """Call ``settle`` after drawing the weights."""
         super().__init__(in_size, out_size, dtype)
-        self.register_buffer("left", F.normalize(torch.randn(out_size), dim=0))
-        self.register_buffer("right", F.normalize(torch.randn(in_size), dim=0))
+        for name, size in (("left", out_size), ("right", in_size)):
+            vector = torch.empty(size)
+            self.register_buffer(name, vector if vector.is_meta else F.normalize(vector.normal_(), dim=0))
 
     def multiplied_with(self) -> Tensor:
         """[out_size, in_size] float32 - weights / largest singular value, with gradients through both."""
@@ -138,7 +139,9 @@ def linear_layers(
     layers = tuple(kind(*pair, dtype) for pair in pairwise(sizes))
     for layer in layers:
         initialize(layer, config.policy_initialization, config.policy_init_gain * GAINS[config.nonlinearity])
-        if gains and not layer.weight.is_meta:  # there it would import torch's compiler, and have no effect
+        if layer.weight.is_meta:  # there the rest would import torch's compiler, and have no effect
+            continue
+        if gains:
             layer.weight.data *= torch.tensor(gains)
         if isinstance(layer, SpectralLinear):
             layer.settle()

@@ -62,7 +62,7 @@ def test_the_fork_server_imports_the_code_of_every_kind_of_child_and_learning_no
         "from sfactory.model.actor_critic import ActorCritic\n"
         "from sfactory.planning.plan import plan_sizes\n"
         "from tests.support.parts import VECTOR\n"
-        "config = config_of({'env': 'any', 'one_hot_max': 4})\n"
+        "config = config_of({'env': 'any', 'one_hot_max': 4, 'use_spectral_norm': True})\n"
         "plan_sizes(config, VECTOR)\n"
         "updater = GradientStep(ActorCritic(VECTOR, config.model), config.optim)\n"
         "for weight in updater.optimizer.parameters:\n"
