@@ -7,7 +7,7 @@ from torch import Tensor
 
 from sfactory.clock import BLOCK_S
 from sfactory.config.schema import ModelConfig
-from sfactory.inference.cuda_graphs import Act, FixedShapes, MakePass, captured_on, padded_sizes
+from sfactory.inference.cuda_graphs import Act, FixedShapes, padded_sizes
 from sfactory.model.actor_critic import Acted, ActorCritic
 from sfactory.model.flat_state import FlatState
 from sfactory.model.precision import ActingTwin, allow_tf32, attributes_at_hand, compute_dtype, torch_dtype
@@ -16,12 +16,13 @@ from sfactory.shared.control import Control
 from sfactory.shared.trajectories import Slot
 from sfactory.shared.weights import SharedWeights
 from sfactory.spec import EnvSpec
+from sfactory.system.cuda_graphs import GraphRecorder, Recorder
 
 
 class ActingPolicy:
     """A model that follows the weights in SharedWeights, or those that ``adopt`` is given.
 
-    version: policy version of its weights. paths: of the observations that it reads. make_pass: records its passes;
+    version: policy version of its weights. paths: of the observations that it reads. recorder: of its passes;
     None where they are computed kernel by kernel.
     """
 
@@ -31,11 +32,11 @@ class ActingPolicy:
         config: ModelConfig,
         weights: SharedWeights | None,
         device: torch.device,
-        make_pass: MakePass | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         """``weights``: None where a learner in this process gives them to ``adopt``, without host memory.
 
-        ``make_pass``: that of another policy, whose results are read before this one acts: they share memory.
+        ``recorder``: that of another policy, whose results are read before this one acts: they share memory.
         """
         self.device, self._obs = device, spec.obs
         self.paths = tuple(path for path, _ in spec.obs)
@@ -51,11 +52,11 @@ class ActingPolicy:
             self._model = self._twin.model
         attributes_at_hand(self._model)
         self._inference = torch.inference_mode()  # created once: creating it takes longer than entering it
-        self.make_pass = make_pass
+        self.recorder = recorder
         self._act: Act = self._model.act
         if config.cuda_graphs and device.type == "cuda":
-            self.make_pass = make_pass or captured_on(device)
-            self._act = FixedShapes(self._model.act, self.make_pass).act
+            self.recorder = recorder or GraphRecorder(device)
+            self._act = FixedShapes(self._model.act, self.recorder).act
         self._weights = weights
         on_cpu = device.type == "cpu"
         if on_cpu:  # an env may live in this process
@@ -109,7 +110,7 @@ class ActingPolicy:
     def prepare(self, rows: int, requests: int) -> None:
         """With CUDA graphs, record the passes for 1 to ``requests`` times ``rows`` rows, which would else be recorded
         when the first batch of their size waits for its actions."""
-        for size in padded_sizes(rows, requests) if self.make_pass is not None else ():
+        for size in padded_sizes(rows, requests) if self.recorder is not None else ():
             obs = {
                 path: torch.zeros((size, *leaf.shape), dtype=torch_dtype(leaf.dtype), device=self.device)
                 for path, leaf in self._obs

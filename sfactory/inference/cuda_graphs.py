@@ -9,11 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from sfactory.model.actor_critic import Acted
-from sfactory.system.cuda_graphs import WARM_UPS, GraphRecorder, Recorder, first_cause
+from sfactory.system.cuda_graphs import WARM_UPS, Recorder, first_cause
 
 _log = logging.getLogger(__name__)
 
@@ -32,15 +31,6 @@ class GraphPass:
         for _ in range(WARM_UPS):
             recorder.warm_up(lambda: act(obs, state))
         self.run = recorder.record(lambda: act(obs, state))
-
-
-MakePass = Callable[[Act, dict[str, Tensor], Tensor], GraphPass]
-
-
-def captured_on(device: torch.device) -> MakePass:
-    """Makes passes that share one stream of ``device`` and one pool of memory."""
-    recorder = GraphRecorder(device)
-    return lambda act, obs, state: GraphPass(act, obs, state, recorder)
 
 
 def padded_rows(rows: int) -> int:
@@ -64,9 +54,9 @@ class FixedShapes:
     If a pass cannot be recorded, the cause is logged once, and all are computed kernel by kernel, without padding.
     """
 
-    def __init__(self, act: Act, make_pass: MakePass) -> None:
+    def __init__(self, act: Act, recorder: Recorder) -> None:
         self._act = act
-        self._make_pass: MakePass | None = make_pass
+        self._recorder: Recorder | None = recorder
         self._passes: dict[int, GraphPass] = {}
 
     def act(self, obs: dict[str, Tensor], state: Tensor) -> Acted:
@@ -84,13 +74,14 @@ class FixedShapes:
 
     def _pass(self, size: int, obs: dict[str, Tensor], state: Tensor) -> GraphPass | None:
         """The pass for batches of ``size``, which is made if there is none; None if passes cannot be recorded."""
-        if size not in self._passes and self._make_pass is not None:
+        if size not in self._passes and self._recorder is not None:
             memory = {key: tensor.new_zeros(size, *tensor.shape[1:]) for key, tensor in obs.items()}
             try:
-                self._passes[size] = self._make_pass(self._act, memory, state.new_zeros(size, state.shape[1]))
+                empty_state = state.new_zeros(size, state.shape[1])
+                self._passes[size] = GraphPass(self._act, memory, empty_state, self._recorder)
             except RuntimeError as error:
                 cause = first_cause(error)
                 _log.warning("--cuda_graphs: actions are chosen kernel by kernel, since recording failed: %s", cause)
-                self._make_pass = None
+                self._recorder = None
                 self._passes.clear()
         return self._passes.get(size)

@@ -18,7 +18,6 @@ from torch import Tensor
 from sfactory.clock import BLOCK_S
 from sfactory.config.schema import Config
 from sfactory.inference.acting_policy import ActingPolicy, ObsRows
-from sfactory.inference.cuda_graphs import MakePass
 from sfactory.layout import Layout
 from sfactory.messages import ActReply, ActRequest, ToPolicy
 from sfactory.model.actor_critic import Acted
@@ -30,6 +29,7 @@ from sfactory.shared.status import State, StatusRow, Stopwatch
 from sfactory.shared.trajectories import NOBODY, RnnStates, RowsOf, Slot
 from sfactory.shared.weights import SharedWeights
 from sfactory.spec import EnvSpec
+from sfactory.system.cuda_graphs import Recorder
 from sfactory.system.gpu import use_device
 
 _yield_core = getattr(os, "sched_yield", lambda: None)  # Windows lacks it
@@ -167,17 +167,17 @@ class PolicySetup:
             time_convolutions(self.config, torch.device(self.device))
         return self._acting_with(self.shared.weights[self.policy])
 
-    def make_opponents(self, make_pass: MakePass | None) -> list[ActingPolicy]:
+    def make_opponents(self, recorder: Recorder | None) -> list[ActingPolicy]:
         """Make its past versions, without weights yet: the policies from 1 on; none without a pool.
 
-        make_pass: see ActingPolicy. With a stream for each version, each would keep a workspace of libraries.
+        recorder: see ActingPolicy. With a stream for each version, each would keep a workspace of libraries.
         """
         pool = self.shared.opponents
-        return [] if pool is None else [self._acting_with(weights, make_pass) for weights in pool.weights]
+        return [] if pool is None else [self._acting_with(weights, recorder) for weights in pool.weights]
 
-    def _acting_with(self, weights: SharedWeights, make_pass: MakePass | None = None) -> ActingPolicy:
+    def _acting_with(self, weights: SharedWeights, recorder: Recorder | None = None) -> ActingPolicy:
         spec, device = self.shared.spec_of(self.policy), torch.device(self.device)
-        return ActingPolicy(spec, self.config.model, weights, device, make_pass)
+        return ActingPolicy(spec, self.config.model, weights, device, recorder)
 
 
 class PolicyWorker:
@@ -187,7 +187,7 @@ class PolicyWorker:
         shared = setup.shared
         rows = shared.layout.num_splits * shared.layout.rows
         self._index, self._policy, self._row = setup.policy, policy, row
-        self._opponents = setup.make_opponents(policy.make_pass)
+        self._opponents = setup.make_opponents(policy.recorder)
         self._inbox, self._to_actors = setup.inbox, shared.to_actors
         self._watch = Stopwatch(row)
         self._slots = shared.trajectories.slots()

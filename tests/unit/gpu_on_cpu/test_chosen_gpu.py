@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from sfactory.inference import policy_worker
-from sfactory.inference.cuda_graphs import captured_on
 from sfactory.inference.policy_worker import PolicySetup, run_policy_worker
 from sfactory.learner.learner_process import run_learner
 from sfactory.messages import ActReply, ActRequest, TrajectoryReady
 from sfactory.shared.control import Stop
+from sfactory.system.cuda_graphs import GraphRecorder
 from sfactory.system.gpu import use_device
 from tests.support.acting import GRAPHS, RNN, Published
 from tests.support.lone_learner import LoneLearner
@@ -99,6 +99,6 @@ def test_graphs_of_another_gpu_than_the_chosen_one_are_refused(gpu: SimulatedGpu
     use_device("cuda:0")
 
     with pytest.raises(WrongGpuError, match="uses GPU 1, and the thread has chosen GPU 0"):
-        captured_on(device)
+        GraphRecorder(device)
     with pytest.raises(WrongGpuError, match="uses GPU 1, and the thread has chosen GPU 0"):
         model_of().to(device)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig, ModelConfig, OptimConfig
-from sfactory.inference.cuda_graphs import FixedShapes, captured_on
+from sfactory.inference.cuda_graphs import FixedShapes
 from sfactory.learner.staging import DeviceSlot, Staging
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
@@ -65,7 +65,7 @@ def kernels_of_an_update(most: Most, gpu: SimulatedGpu, device: torch.device, *,
 def kernels_of_a_pass(most: Most, gpu: SimulatedGpu, device: torch.device, *, graphs: bool) -> int:
     config = ModelConfig(**most.model)
     model = ActorCritic(spec_of(most.kind, config), config).to(device).eval()
-    act = FixedShapes(model.act, captured_on(device)).act if graphs else model.act
+    act = FixedShapes(model.act, GraphRecorder(device)).act if graphs else model.act
     obs = {key: torch.zeros(4, *leaf.shape, dtype=getattr(torch, leaf.dtype)) for key, leaf in model.spec.obs}
     there = {key: tensor.to(device) for key, tensor in obs.items()}
     with torch.inference_mode():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sfactory.inference.acting_policy import ActingPolicy
-from sfactory.inference.cuda_graphs import Act, FixedShapes, GraphPass
+from sfactory.inference.cuda_graphs import FixedShapes
 from sfactory.model.flat_state import FlatState
 from sfactory.shared.control import Control, Stop
 from sfactory.shared.weights import SharedWeights
@@ -95,20 +95,17 @@ def test_passes_of_all_padded_sizes_are_recorded_at_once_the_largest_first() -> 
     learner = Learner()
     learner.publish(0)
     learner.policy.refresh()
-    recorded: list[int] = []
-
-    def make_pass(act: Act, obs: dict[str, torch.Tensor], state: torch.Tensor) -> GraphPass:
-        recorded.append(len(state))
-        return GraphPass(act, obs, state, OperationRecorder())
+    recorder = OperationRecorder()
 
     learner.policy.prepare(2, 3)  # without graphs there is nothing to prepare
-    learner.policy.make_pass = make_pass
-    learner.policy._act = FixedShapes(learner.policy._act, make_pass).act
+    learner.policy.recorder = recorder
+    shapes = FixedShapes(learner.policy._act, recorder)
+    learner.policy._act = shapes.act
     learner.policy.prepare(2, 3)
-    assert recorded == [6, 4, 2]
+    assert [*shapes._passes] == [6, 4, 2]
 
     learner.acted_value()
-    assert recorded == [6, 4, 2]
+    assert recorder.recorded == 3
 
 
 def test_a_policy_on_a_gpu_waits_for_the_last_copy_of_weights_before_their_memory_is_written_again(

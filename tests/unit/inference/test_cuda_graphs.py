@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from sfactory.inference.cuda_graphs import Act, FixedShapes, GraphPass, captured_on, padded_rows, padded_sizes
+from sfactory.inference.cuda_graphs import FixedShapes, GraphPass, padded_rows, padded_sizes
 from sfactory.model.actor_critic import Acted
+from sfactory.system.cuda_graphs import GraphRecorder
 from tests.support.parts import model_of
 
 A_WHILE = 200_000_000  # clock cycles of a GPU
 
 
-class PlainPass(GraphPass):
-    """A forward pass over memory of its own that is computed again each time, without a graph."""
+class PlainRecorder:
+    """Has passes computed again each time, without a graph. tried: rows of those that it was to record.
 
-    def __init__(self, act: Act, obs: dict[str, Tensor], state: Tensor) -> None:
-        self.obs, self.state = obs, state
-        self.run = lambda: act(obs, state)
+    most: it fails for more rows.
+    """
+
+    def __init__(self, most: int = 1024) -> None:
+        self.most, self.tried = most, list[int]()
+
+    def warm_up(self, work: Callable[[], Any]) -> Any:
+        return work()
+
+    def record(self, work: Callable[[], Any]) -> Callable[[], Any]:
+        self.tried.append(len(work().value))
+        if self.tried[-1] > self.most:
+            raise RuntimeError("operation not permitted when stream is capturing\nCompile with ...")
+        return work
+
+    def use_other_memory(self) -> None: ...
 
 
 def batch(rows: int, seed: int = 1) -> tuple[dict[str, Tensor], Tensor]:
@@ -46,7 +62,7 @@ def test_results_equal_those_without_padding(rows: int) -> None:
     obs, state = batch(rows)
 
     with torch.inference_mode():
-        padded = FixedShapes(model.act, PlainPass).act(obs, state)
+        padded = FixedShapes(model.act, PlainRecorder()).act(obs, state)
         expected = model(obs, state)
 
     assert padded.actions["action"].shape == padded.log_prob.shape == (rows,)
@@ -57,39 +73,25 @@ def test_results_equal_those_without_padding(rows: int) -> None:
 
 
 def test_batches_of_one_size_share_a_pass_and_do_not_affect_each_other() -> None:
-    model = model_of(use_rnn=True)
-    made: list[int] = []
-
-    def make(act: Act, obs: dict[str, Tensor], state: Tensor) -> PlainPass:
-        made.append(len(state))
-        return PlainPass(act, obs, state)
-
-    shapes = FixedShapes(model.act, make)
+    model, recorder = model_of(use_rnn=True), PlainRecorder()
+    shapes = FixedShapes(model.act, recorder)
     with torch.inference_mode():
         for rows, seed in ((8, 1), (7, 2), (3, 3), (8, 4)):
             obs, state = batch(rows, seed)
             torch.testing.assert_close(shapes.act(obs, state).value, model(obs, state).value)
 
-    assert made == [8, 3]
+    assert recorder.tried == [8, 3]
 
 
 def test_a_pass_that_cannot_be_recorded_leaves_all_passes_to_single_kernels(caplog: pytest.LogCaptureFixture) -> None:
-    model = model_of(use_rnn=True)
-    tried: list[int] = []
-
-    def make(act: Act, obs: dict[str, Tensor], state: Tensor) -> PlainPass:
-        tried.append(len(state))
-        if len(state) > 2:
-            raise RuntimeError("operation not permitted when stream is capturing\nCompile with ...")
-        return PlainPass(act, obs, state)
-
-    shapes = FixedShapes(model.act, make)
+    model, recorder = model_of(use_rnn=True), PlainRecorder(most=2)
+    shapes = FixedShapes(model.act, recorder)
     with torch.inference_mode():
         for rows in (2, 5, 2, 7):
             obs, state = batch(rows)
             torch.testing.assert_close(shapes.act(obs, state).value, model(obs, state).value)
 
-    assert tried == [2, 6]
+    assert recorder.tried == [2, 6]
     assert caplog.text.count("since recording failed: operation not permitted when stream is capturing") == 1
 
 
@@ -114,10 +116,10 @@ def test_passes_are_captured_on_one_stream_of_their_device_into_one_pool(monkeyp
     monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
     monkeypatch.setattr(torch.cuda, "graph", capture)
-    make_pass, model = captured_on(torch.device("cuda:1")), model_of(use_rnn=True)
+    recorder, model = GraphRecorder(torch.device("cuda:1")), model_of(use_rnn=True)
     with torch.inference_mode():
         for rows in (1, 2, 8):
-            make_pass(model.act, *batch(rows))
+            GraphPass(model.act, *batch(rows), recorder)
 
     assert streams == ["current", torch.device("cuda:1")]
     assert len(captures) == 3
@@ -130,7 +132,7 @@ def test_passes_are_captured_on_one_stream_of_their_device_into_one_pool(monkeyp
 def test_a_replayed_pass_uses_the_current_weights_and_draws_new_actions() -> None:
     device = torch.device("cuda")
     model = model_of(use_rnn=True).to(device)
-    shapes = FixedShapes(model.act, captured_on(device))
+    shapes = FixedShapes(model.act, GraphRecorder(device))
     obs, state = ({"obs": torch.randn(512, 3, device=device)}, torch.zeros(512, 6, device=device))
 
     def play() -> Acted:
