@@ -15,8 +15,9 @@ from sfactory.model.action_mask import ActionMask
 from sfactory.model.distributions import ActionDistribution, Actions, first_columns, num_params
 from sfactory.model.encoders import MLPEncoder
 from sfactory.model.layers import SpectralLinear, initialize
-from sfactory.model.normalizer import ObsNormalizer, RunningNormalizer, Sum
+from sfactory.model.normalizer import ObsNormalizer, RunningNormalizer
 from sfactory.model.tower import Tower, WholeModel
+from sfactory.ranks.ranks import Sum
 from sfactory.spec import EnvSpec
 from sfactory.system.gpu import HostCopies
 

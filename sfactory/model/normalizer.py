@@ -7,12 +7,13 @@ normalize alike at the same version.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from sfactory.ranks.ranks import Sum
 from sfactory.tensor_spec import TensorSpec, presence_of
 
 EPS = 1e-5  # added to the variance
@@ -23,8 +24,6 @@ CLIP = 5.0
 _CPU_BLOCK = 2**18
 _DEVICE_BLOCK = 2**24
 WIDE = frozenset({torch.float64, torch.int64, torch.int32})
-
-Sum = Callable[[Tensor], Tensor]  # over ranks
 
 
 class RunningNormalizer(nn.Module):
