@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -30,7 +31,7 @@ from sfactory.ranks.ranks import ALONE, Ranks
 _log = logging.getLogger(__name__)
 
 Coefficient = float | Tensor  # a number, or a 0-dim float32 tensor on the device
-_Weights = tuple[Coefficient, Coefficient | None]  # of the exploration loss, of the KL penalty
+_Coefficients = tuple[Coefficient, Coefficient | None]  # of the exploration loss, of the KL penalty
 
 
 class Part(NamedTuple):
@@ -45,7 +46,7 @@ class Part(NamedTuple):
     auxiliary: Tensor
 
 
-_Whole = Callable[[Minibatch, Tensor, _Weights], Part]
+_Whole = Callable[[Minibatch, Tensor, _Coefficients], Part]
 
 
 class _Outputs(NamedTuple):
@@ -138,13 +139,13 @@ class LossFunction:
             part = batch.columns(which)
             yield self._part(part, constants.columns(which), _forward(self._model, part), divisor, (exploration, kl))
 
-    def _whole(self, minibatch: Minibatch, divisor: Tensor, weights: _Weights) -> Part:
+    def _whole(self, minibatch: Minibatch, divisor: Tensor, coefficients: _Coefficients) -> Part:
         batch = minibatch.batch
         outputs = _forward(self._model, batch, ahead=1 if minibatch.targets is None else 0)
         target_log_prob = None if self._target is None else _log_prob(self._target.model, batch)
         log_prob, values = outputs.log_prob.detach(), outputs.unrolled.values.detach()
         constants = self._constants(minibatch, log_prob, values, target_log_prob)
-        return self._part(batch, constants, outputs, divisor, weights)
+        return self._part(batch, constants, outputs, divisor, coefficients)
 
     @torch.no_grad()
     def _constants_in_parts(self, minibatch: Minibatch, columns: list[slice]) -> _Constants:
@@ -188,10 +189,12 @@ class LossFunction:
         drawn = None if self._auxiliary is None else self._auxiliary.draw(batch, config)
         return _Constants(targets.returns, targets.advantages, normalized, reference, drawn)
 
-    def _part(self, batch: Batch, constants: _Constants, outputs: _Outputs, divisor: Tensor, weights: _Weights) -> Part:
+    def _part(
+        self, batch: Batch, constants: _Constants, outputs: _Outputs, divisor: Tensor, coefficients: _Coefficients
+    ) -> Part:
         """The loss of ``batch``, a part of a minibatch: the sum over its valid cells, divided by ``divisor``."""
         config, valid, head = self.config, batch.valid, self._model.value_head
-        exploration, kl = weights
+        exploration, kl = coefficients
         # Ratios, as logs: of the policy loss, and pi / mu, which is another one with a target network.
         surrogate = losses.log_ratio(outputs.log_prob, constants.reference, valid)
         log_ratio = surrogate
@@ -268,29 +271,22 @@ def _compiled(whole: _Whole) -> _Whole:
 
     compiled: _Whole | None = torch.compile(whole)
 
-    def call(minibatch: Minibatch, divisor: Tensor, weights: _Weights) -> Part:
+    def call(minibatch: Minibatch, divisor: Tensor, coefficients: _Coefficients) -> Part:
         nonlocal compiled
         if compiled is not None:
             try:
                 # Without processes of its own, which the trainer would have to end; the backward pass at once, too.
                 with inductor.patch(compile_threads=1), autograd.patch(force_non_lazy_backward_lowering=True):
                     # As tensors: a number is a constant of what is compiled, and a schedule would compile repeatedly.
-                    return compiled(minibatch, divisor, _on(divisor, weights))
+                    exploration, kl = coefficients
+                    tensor = partial(torch.as_tensor, dtype=torch.float32, device=divisor.device)
+                    return compiled(minibatch, divisor, (tensor(exploration), None if kl is None else tensor(kl)))
             except TorchDynamoException as error:
                 _log.warning("--torch_compile: the loss is computed without it, since it failed: %s", first_line(error))
                 compiled = None
-        return whole(minibatch, divisor, weights)
+        return whole(minibatch, divisor, coefficients)
 
     return call
-
-
-def _on(place: Tensor, weights: _Weights) -> _Weights:
-    exploration, kl = (
-        None if weight is None else torch.as_tensor(weight, dtype=torch.float32, device=place.device)
-        for weight in weights
-    )
-    assert exploration is not None
-    return exploration, kl
 
 
 def _forward(model: ActorCritic, batch: Batch, ahead: int = 0) -> _Outputs:

@@ -76,7 +76,7 @@ class LearnerSetup:
 
     @property
     def optim(self) -> OptimConfig:
-        """Learning the same data again and again would diverge; a rate of 0 costs as much."""
+        """The optimizer; rates of 0 in a benchmark that learns the same data again and again, which would diverge."""
         optim = self.config.optim
         return standing_still(optim) if self.config.benchmark.stage == "learn" else optim
 

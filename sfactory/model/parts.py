@@ -33,7 +33,7 @@ class Freezer:
         self.is_on = False
 
     def at(self, env_steps: int) -> None:
-        """Called before each dataset."""
+        """Freeze the parts, or no longer, as of ``env_steps``; called before each dataset."""
         self.is_on = not self._until or env_steps < self._until
         for parameter in self._parameters:
             parameter.requires_grad_(not self.is_on)
