@@ -32,7 +32,7 @@ class LearnerConfig:
         1e-6, "stop the epochs over a dataset if an epoch changes the mean policy loss by less than this", ge=0
     )
     early_stop_kl: float = flag(
-        0.0, "stop the epochs over a dataset if an epoch's mean KL(behavior || policy) reaches this; 0 is off", ge=0
+        0.0, "stop the epochs over a dataset if an epoch's mean KL(behavior || policy) exceeds this; 0 is off", ge=0
     )
     recurrence: int = flag(
         -1, "steps that gradients flow back through the memory; a divisor of rollout; -1: the whole rollout", ge=-1
