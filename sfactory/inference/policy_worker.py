@@ -35,7 +35,7 @@ from sfactory.system.gpu import use_device
 _yield_core = getattr(os, "sched_yield", lambda: None)  # Windows lacks it
 
 
-class Place(NamedTuple):
+class RequestedRows(NamedTuple):
     """One step of one split. rows: those in which the policy acts, a slice if all; batch: where they are in a batch."""
 
     request: ActRequest
@@ -44,16 +44,16 @@ class Place(NamedTuple):
     batch: slice
 
 
-def places_of(requests: Sequence[ActRequest], slots: Sequence[Slot], policy: int) -> list[Place]:
+def requested_rows_of(requests: Sequence[ActRequest], slots: Sequence[Slot], policy: int) -> list[RequestedRows]:
     """The rows of ``requests`` in which ``policy`` acts, one after the other in a batch; [] if it acts in none."""
-    places, end = list[Place](), 0
+    requested, end = list[RequestedRows](), 0
     for request in requests:
         slot = slots[request.slot]
         rows = slot.rows_of(policy, request.t)
         start, end = end, end + (slot.value.shape[1] if isinstance(rows, slice) else len(rows))
         if end > start:
-            places.append(Place(request, slot, rows, slice(start, end)))
-    return places
+            requested.append(RequestedRows(request, slot, rows, slice(start, end)))
+    return requested
 
 
 class Gather:
@@ -68,21 +68,21 @@ class Gather:
         }
         self._views = {key: tensor.numpy() for key, tensor in self._staging.items()}
 
-    def obs(self, places: Sequence[Place]) -> dict[str, Tensor]:
-        """{key: [B, ...]} on the device: the rows of all places, concatenated."""
-        if len(places) == 1 and self._device.type == "cpu" and isinstance(places[0].rows, slice):
-            return self._rows.row(places[0].slot, places[0].request.t)
-        for request, slot, rows, batch in places:
+    def obs(self, requested: Sequence[RequestedRows]) -> dict[str, Tensor]:
+        """{key: [B, ...]} on the device: the requested rows, concatenated."""
+        if len(requested) == 1 and self._device.type == "cpu" and isinstance(requested[0].rows, slice):
+            return self._rows.row(requested[0].slot, requested[0].request.t)
+        for request, slot, rows, batch in requested:
             for key, view in self._views.items():
                 view[batch] = slot.obs[key][request.t, rows]
-        size = places[-1].batch.stop
+        size = requested[-1].batch.stop
         return {key: staged[:size].to(self._device, non_blocking=True) for key, staged in self._staging.items()}
 
-    def scatter(self, places: Sequence[Place], acted: Acted, version: int) -> None:
+    def scatter(self, requested: Sequence[RequestedRows], acted: Acted, version: int) -> None:
         """Write actions, log-probs, values and policy version into the rows. ``acted`` must be on the host."""
         actions = {key: tensor.numpy() for key, tensor in acted.actions.items()}
         log_prob, value = acted.log_prob.numpy(), acted.value.numpy()
-        for request, slot, rows, batch in places:
+        for request, slot, rows, batch in requested:
             t = request.t
             for key, chosen in actions.items():
                 slot.actions[key][t, rows] = chosen[batch]
@@ -103,12 +103,12 @@ class StateGather:
         self._no_states = torch.zeros((rows, 0), device=device)
         self._remembers = layout.state_size > 0
 
-    def before(self, places: Sequence[Place]) -> Tensor:
+    def before(self, requested: Sequence[RequestedRows]) -> Tensor:
         """[B, S] on the device: the state before the step of each row, zeros at the start of an episode."""
-        size = places[-1].batch.stop
+        size = requested[-1].batch.stop
         if not self._remembers:
             return self._no_states[:size]
-        for request, slot, rows, batch in places:
+        for request, slot, rows, batch in requested:
             states, t = self._view[batch], request.t
             states[:] = self._states.of(request.phase, request.actor, request.split)[rows]
             states[slot.is_first[t, rows]] = 0.0
@@ -116,12 +116,12 @@ class StateGather:
                 slot.rnn_states[t // self._recurrence, rows] = states
         return self._staging[:size].to(self._device, non_blocking=True)
 
-    def after(self, places: Sequence[Place], state: Tensor) -> None:
+    def after(self, requested: Sequence[RequestedRows], state: Tensor) -> None:
         """Store ``state`` [B, S] (on the host), the state after the step of each row."""
         if not self._remembers:
             return
         after = state.numpy()
-        for request, slot, rows, batch in places:
+        for request, slot, rows, batch in requested:
             self._states.of(1 - request.phase, request.actor, request.split)[rows] = after[batch]
             if request.t + 1 == self._rollout:
                 slot.rnn_states[-1, rows] = after[batch]
@@ -149,11 +149,11 @@ class PolicySetup:
         layout = self.shared.layout
         if layout.num_policies > 1 and layout.mapping != "split":
             return 0
-        places = ((actor, split) for actor in range(layout.num_actors) for split in range(layout.splits))
         number = self.worker % layout.policy_workers
         return sum(
             actor % layout.policy_workers == number and layout.policy_of_split(actor, split) == self.policy
-            for actor, split in places
+            for actor in range(layout.num_actors)
+            for split in range(layout.splits)
         )
 
     @property
@@ -203,8 +203,8 @@ class PolicyWorker:
         self._row.count_depth(len(requests))
         while True:
             acts = [
-                (policy, places, policy.act(gather.obs(places), states.before(places)).on_host())
-                for policy, places in self._places(requests)
+                (policy, requested, policy.act(gather.obs(requested), states.before(requested)).on_host())
+                for policy, requested in self._by_policy(requests)
             ]
             living = self._from_living_actors(requests)
             if len(living) == len(requests):
@@ -212,15 +212,15 @@ class PolicyWorker:
             if not living:
                 return
             requests = living  # an actor died during the pass: run it again for the others
-        for policy, places, acted in acts:
-            gather.scatter(places, acted, policy.version)
-            states.after(places, acted.state)
+        for policy, requested, acted in acts:
+            gather.scatter(requested, acted, policy.version)
+            states.after(requested, acted.state)
         self._row.enter_ring()
         for request in requests:
             self._to_actors[request.actor].put(ActReply(request.split, request.t, index), request.incarnation)
         self._row.leave_ring()
 
-    def _places(self, requests: Sequence[ActRequest]) -> Iterator[tuple[ActingPolicy, list[Place]]]:
+    def _by_policy(self, requests: Sequence[ActRequest]) -> Iterator[tuple[ActingPolicy, list[RequestedRows]]]:
         """The rows of ``requests`` by who acts in them, with the newest weights."""
         slots, acting = self._slots, [self._index]
         if self._opponents:
@@ -229,8 +229,8 @@ class PolicyWorker:
         for index in acting:
             policy = self._opponents[index - 1] if self._opponents and index else self._policy
             policy.refresh()
-            if places := places_of(requests, slots, index):
-                yield policy, places
+            if requested := requested_rows_of(requests, slots, index):
+                yield policy, requested
 
     def _requests(self, timeout: float) -> Sequence[ActRequest]:
         """Wait for a request; return all waiting requests."""

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sfactory.action_heads import BoxHead, DiscreteHead
-from sfactory.inference.policy_worker import Gather, Place, places_of
+from sfactory.inference.policy_worker import Gather, RequestedRows, requested_rows_of
 from sfactory.messages import ActRequest
 from sfactory.model.actor_critic import Acted
 from sfactory.shared.trajectories import Slot, TrajectoryBuffer
@@ -31,8 +31,8 @@ def make() -> tuple[Gather, list[Slot]]:
     return Gather(SPEC, max_rows=4 * N, device=torch.device("cpu")), slots
 
 
-def places(slots: list[Slot], requests: list[ActRequest] = REQUESTS) -> list[Place]:
-    return places_of(requests, slots, 0)
+def places(slots: list[Slot], requests: list[ActRequest] = REQUESTS) -> list[RequestedRows]:
+    return requested_rows_of(requests, slots, 0)
 
 
 def answers(rows: int) -> Acted:
@@ -79,7 +79,7 @@ def test_a_policy_that_shares_a_row_gets_and_answers_its_own_columns() -> None:
     ids = np.zeros((4, N), np.int16)
     ids[2] = [1, 0, 1]
     slots[3].policy_id = ids
-    own = places_of(REQUESTS[:1], slots, 1)
+    own = requested_rows_of(REQUESTS[:1], slots, 1)
 
     obs = gather.obs(own)
     gather.scatter(own, answers(2), version=5)
