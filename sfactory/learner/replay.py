@@ -7,14 +7,11 @@ policy recorded, so that V-trace corrects for it. Source: RLlib's MixInReplay.
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sfactory.learner.staging import Staging
-
-Array = npt.NDArray[Any]
+from sfactory.shared.trajectories import Array
 
 
 class Replay:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from sfactory.layout import Layout
 from sfactory.model.precision import torch_dtype
-from sfactory.shared.trajectories import ALL_ROWS, NOBODY, RowsOf, Slot
+from sfactory.shared.trajectories import ALL_ROWS, NOBODY, Array, RowsOf, Slot
 from sfactory.spec import EnvSpec
 
 _SCALARS = {
@@ -36,7 +35,6 @@ REPLAYED, HELD = "replayed", "held"
 ENV_STEP, RUN_STEP = "counts_for_policy", "counts_env_step"
 FINAL_VALUE = "final_value"  # [T, R] float32 - in datasets of some TensorEnvs, see NOTE [Final values]
 
-Array = npt.NDArray[Any]
 Copy = tuple[Array, Array]  # target, source
 
 
