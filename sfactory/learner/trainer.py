@@ -140,13 +140,10 @@ class Trainer:
         if isinstance(self._auxiliary_task, Exploration):
             self._auxiliary_task.clear()
 
-    def train(self, batch: Batch, stopping: Callable[[], bool] = lambda: False) -> int:
-        """All epochs and minibatches of one dataset, or as many as there are before ``stopping()`` is true.
-
-        Returns how many fresh steps were learned from, each counted once. Raises DivergedError.
-        """
+    def train(self, batch: Batch) -> int:
+        """All passes over one dataset; returns how many fresh steps were learned from, each counted once."""
         dataset = self.open(batch)
-        while self.learn(dataset, stopping) and dataset.passes < self.learner.num_epochs:
+        while self.learn(dataset) and dataset.passes < self.learner.num_epochs:
             pass
         return self.close(dataset)
 
@@ -177,8 +174,8 @@ class Trainer:
 
         before_waiting: is called with the number of updates before the host waits for the device, which it does once.
         Steps sampled before the weights were replaced are masked. True if another pass makes sense: this one was whole,
-        it has changed the loss by ``early_stop_loss_change`` or more if the policy can change, and by ``early_stop_kl``
-        that is not too far off. Raises DivergedError, or the error of a failed pass, after the batch was saved.
+        the loss has changed by ``early_stop_loss_change`` or more if the policy can change, and the divergence is not
+        above ``early_stop_kl``. Raises DivergedError, or the error of a failed pass, after the batch was saved.
         """
         first, count = dataset.passes == 0, self.learner.num_batches_per_epoch
         dataset.passes += 1

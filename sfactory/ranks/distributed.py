@@ -69,7 +69,7 @@ class DistributedRanks(SeveralRanks):
             connect = partial(dist.init_process_group, backend, rank=self.rank, world_size=self.world, timeout=timeout)
             self._answering.ask(lambda store: connect(store=store))
             if self.sums_are_late:
-                self._connect_gpus(device, timeout_s, give_up)
+                self._connect_gpus(device, give_up)
 
     def meet(self, word: str, give_up: Callable[[], bool]) -> list[str]:
         """See Ranks."""
@@ -134,7 +134,7 @@ class DistributedRanks(SeveralRanks):
                 self._watch.follow()
         return tensor
 
-    def _connect_gpus(self, device: torch.device, timeout_s: float, give_up: Callable[[], bool]) -> None:
+    def _connect_gpus(self, device: torch.device, give_up: Callable[[], bool]) -> None:
         """NCCL connects with the first sum, and bounds no part of that. Raises RuntimeError."""
 
         def add_up() -> None:
@@ -142,10 +142,10 @@ class DistributedRanks(SeveralRanks):
             dist.all_reduce(torch.zeros(1, device=device))
             torch.cuda.synchronize(device)
 
-        first, deadline = in_background("connect", add_up), Deadline(timeout_s)
+        first, deadline = in_background("connect", add_up), Deadline(self._timeout_s)
         while not wait([first], BLOCK_S).done:
             if deadline.passed or give_up():
-                raise RuntimeError(f"NCCL has not connected within {timeout_s - deadline.left:.0f} s")
+                raise RuntimeError(f"NCCL has not connected within {self._timeout_s - deadline.left:.0f} s")
         first.result()
         self._watch.begin(device)
 
