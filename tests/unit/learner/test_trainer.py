@@ -198,10 +198,11 @@ def test_divergence_of_replayed_steps_does_not_end_passes() -> None:
 
 def test_stopped_pass_is_the_last_and_counts_its_steps() -> None:
     trainer = trainer_of(batches=2, epochs=100_000)
-    answers = iter([False, True])
+    first, second, answers = trainer.open(batch_of()), trainer.open(batch_of()), iter([False, True])
 
-    assert trainer.train(batch_of(), lambda: next(answers)) == 15
-    assert trainer.train(batch_of(), lambda: True) == 0
+    assert not trainer.learn(first, lambda: next(answers))
+    assert not trainer.learn(second, lambda: True)
+    assert [trainer.close(dataset) for dataset in (first, second)] == [15, 0]
     assert trainer.train_step == 1
 
 
