@@ -231,7 +231,7 @@ class ReportCollector:
         """The result of the run so far. If no episode ended in this session, those of the last session count."""
         progress, earlier, means = self.progress(), self._resumed.summary, self._all.means
         with self._lock:
-            extras = {name: window.mean for name, window in self._all.extras.windows().items()}
+            extras = {name: mean for name, one in self._all.extras.windows().items() if (mean := one.mean) is not None}
             policies = [stats.summary(self.env_steps_of(policy)) for policy, stats in enumerate(self._by_policy)]
             best = _best(self._each, self._resumed.best_return).entry()
         metric = TRUE_OBJECTIVE if TRUE_OBJECTIVE in self.extra_names else REWARD
@@ -251,7 +251,7 @@ class ReportCollector:
             policy_lag=self._all.lag.value(),
             updates=progress.updates,
             true_objective_mean=means["true_objective_mean"],
-            episode_extra_stats={name: mean for name, mean in extras.items() if mean is not None},
+            episode_extra_stats=extras if self._all.episodes.episodes or not earlier else earlier.episode_extra_stats,
             evaluation=earlier_evaluation if evaluation is None else asdict(evaluation),
             policies=policies,
             best_policy=_best_policy(self._config.population, self.objectives(metric), earlier),

@@ -463,6 +463,7 @@ def test_refused_statistics_and_too_many_names_are_one_warning_per_actor(
 
 def test_resumed_run_reports_its_earlier_state_before_the_learner_has_loaded_it(source: Source) -> None:
     source.episodes(3.0, 5.0, length=7)
+    source.extras("kills", 2.0)
     source.reports.poll()
     last = dataclasses.replace(source.reports.summary("interrupted"), best_episode_return_mean=4.0)
     resumed = Resumed(env_steps=1000, train_seconds=20.0, updates=30, best_return=4.0, summary=last)
@@ -477,6 +478,8 @@ def test_resumed_run_reports_its_earlier_state_before_the_learner_has_loaded_it(
     assert (ended.env_steps, ended.updates, ended.episodes) == (1000, 30, 2)
     # No episode has ended in this session, so those of the last session count.
     assert (ended.episode_return_mean, ended.episode_length_mean, ended.true_objective_mean) == (4.0, 7.0, 4.0)
+    assert ended.episode_extra_stats == {"kills": 2.0}
     source.episodes(9.0)
     reports.poll()
+    assert reports.summary("interrupted").episode_extra_stats == {}
     assert (reports.progress().return_mean, reports.progress().best_return_mean) == (9.0, 4.0)  # of one episode
