@@ -323,10 +323,11 @@ def results(jobs: Sequence[Job], todo: Sequence[Job], launch_state: LaunchState)
     for job in jobs:
         summary, entry = Summary.read(job.run_dir / SUMMARY_NAME), launch_state.entry(job.name)
         known = {} if summary is None else summary.to_dict()
+        status = "waiting" if entry.status == "done" else entry.status  # it was done, and a limit was raised
         facts.append(
             {
                 "experiment": job.name,
-                "status": "done" if job.done else entry.status,
+                "status": "done" if job.done else status,
                 "exit_code": entry.exit_code,
                 "starts": entry.starts,
                 "changed": [] if job.name in started else list(job.changed),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from sfactory.config.launcher import LauncherConfig
 from sfactory.config.resolve import read_command_line
 from sfactory.config.saved_config import write_config
 from sfactory.experiment.summary import Summary
-from sfactory.launch.jobs import Job, jobs_of
+from sfactory.launch.jobs import Job, LaunchState, jobs_of
 from sfactory.launch.launch import launch
 from sfactory.launch.param_search import ParamGrid
 from sfactory.launch.run_description import Experiment, RunDescription
@@ -125,3 +126,20 @@ def test_edited_settings_of_finished_runs_are_named_at_each_call(capfd: pytest.C
     assert "run_seed_1, run_seed_2, run_seed_3 and 2 more: --exploration_loss_coeff=0.5: " in said
     assert "run_seed_1, run_seed_2, run_seed_3 and 2 more: --gamma=0.9: " in said
     assert not [line for line in said.splitlines() if line.startswith("started ")]
+
+
+def test_a_run_whose_limit_was_raised_waits_until_it_is_started_again() -> None:
+    (job,) = jobs(STARTED, [1])
+    finish(job)
+    with LaunchState.opened(Path("many")) as launch_state:
+        launch_state.started(job.name)
+        launch_state.ended(job.name, "done", 0)
+    edited = f"{BANDIT} --train_for_env_steps=2000"
+    Path("many.toml").write_text(f"[[experiments]]\nbase_name='run'\ncmd='{edited}'\ngrid={{seed=[1]}}\n")
+
+    interrupts = Interrupts()
+    interrupts.signum, interrupts.count = signal.SIGINT, 1  # before anything is started
+    line, code = launch(LauncherConfig(run="many.toml", train_dir="."), "the command", interrupts)
+    interrupts.restore()
+
+    assert (code, json.loads(line)["runs"][0]["status"]) == (130, "waiting")
