@@ -172,7 +172,7 @@ class PbtDriver:
         values = ", ".join(f"{name}={value:.4g}" for name, value in sorted(event.hyperparameters.items()))
         if event.kind is Kind.REPLACE:
             self._reports.forget_episodes(policy)
-            _log.info("policy %d takes over from policy %s (%s): %s", event.policy, event.parent, event.reason, values)
+            _log.info("policy %d copies policy %s (%s): %s", event.policy, event.parent, event.reason, values)
         else:
             _log.info("policy %d continues with %s (%s)", event.policy, values, event.reason)
         self._shape(policy, event.reward_shaping)

@@ -41,7 +41,7 @@ def run_with_restarts(context: RunContext) -> Outcome:
         try:
             context = _resumed(context, outcome)
         except CheckpointError as error:
-            _log.error("no other start is possible: %s", error)
+            _log.error("the processes cannot be restarted: %s", error)
             return outcome
         _log.error(
             "%s\nall processes are restarted from the checkpoint at %d env steps (%s)",
