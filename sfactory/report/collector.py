@@ -289,7 +289,7 @@ class ReportCollector:
                 self.ended.append(message)
             case EpisodesDone():
                 for stats in belongs_to:
-                    stats.add_episodes(message)
+                    stats.episodes.add(message.returns, message.lengths)
             case EpisodeExtras(actor, name):
                 added = [stats.extras.add(name, message.values) for stats in belongs_to]
                 if not all(added):

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from sfactory.config.schema import Config
 from sfactory.experiment.resume import ResumedPolicy
 from sfactory.layout import choose_mapping
-from sfactory.messages import TRUE_OBJECTIVE, EpisodesDone, LearnerTimes, TrainStats
+from sfactory.messages import TRUE_OBJECTIVE, LearnerTimes, TrainStats
 from sfactory.pbt.ranking import LENGTH, REWARD
 from sfactory.report.episode_stats import Best, EpisodeStats, ExtraStats, Window
 from sfactory.report.scalars import Row, train_scalars, window_scalars
@@ -30,10 +30,6 @@ class PolicyStats:
         self.last: TrainStats | None = None
         self.lag = LagStats()
         self._times: Row = dict.fromkeys(f"perf/{name}" for name in _TIMES)
-
-    def add_episodes(self, message: EpisodesDone) -> None:
-        """Add finished episodes."""
-        self.episodes.add(message.returns, message.lengths)
 
     def missing_metric(self) -> str | None:
         """A warning, once, if none of the first stats_avg episodes reported save_best_metric.

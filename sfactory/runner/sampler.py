@@ -108,21 +108,6 @@ class Parts(NamedTuple):
     reports: Reports
 
 
-class Sampling(Protocol):
-    """The workers that fill slots."""
-
-    wait_s: float  # how long to wait for slots between two turns
-
-    def turn(self) -> None:
-        """Let them work; raises the fault that ends them."""
-
-    def at_work(self) -> contextlib.AbstractContextManager[None]:
-        """A block of turns, outside of which the program works."""
-
-    def close(self) -> None:
-        """End them, and close their envs."""
-
-
 class Sampler:
     """Iterates over batches of trajectories without an end. Its parts are those of a run with one policy.
 
@@ -149,8 +134,8 @@ class Sampler:
         self._batcher = Batcher(Inbox(0, shared, self._row), layout.slots_until_trained)
         self._area = _Rows(plan.spec, layout)
         self.reports = ReportCollector(config, shared.actors_to_main, shared.learners_to_main, shared.status)
-        works = _TurnsHere if config.run.serial_mode else Processes
-        self._workers: Sampling = works(Parts(config, plan, shared, spawner, seed, self.reports))
+        parts = Parts(config, plan, shared, spawner, seed, self.reports)
+        self._workers: _TurnsHere | Processes = _TurnsHere(parts) if config.run.serial_mode else Processes(parts)
 
     def __iter__(self) -> Iterator[Trajectories]:
         return self
@@ -257,7 +242,7 @@ class _Rows(Staging):
 class _TurnsHere:
     """Envs and policy live in this process, and work while a batch is awaited."""
 
-    wait_s = 0.0
+    wait_s = 0.0  # how long to wait for slots between two turns
 
     def __init__(self, parts: Parts) -> None:
         self._reports = parts.reports
@@ -271,13 +256,13 @@ class _TurnsHere:
             self._opened = stack.pop_all()
 
     def turn(self) -> None:
-        """See Sampling."""
+        """Let the workers work; raises the fault that ends them."""
         self._sampling.turn()
         self._reports.poll()
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
-        """See Sampling. What the program starts between such blocks is no process of an env, and goes on.
+        """A block of turns. What the program starts between such blocks is no process of an env, and goes on.
 
         Raises SFactoryError if an exception has left one: a slot may be half filled, and no turn would complete it.
         """
@@ -296,7 +281,7 @@ class _TurnsHere:
             self._started.pause()
 
     def close(self) -> None:
-        """See Sampling."""
+        """End the workers, and close their envs."""
         self._started.resume()
         with handlers_are_heard():
             self._opened.close()
@@ -326,7 +311,7 @@ class Processes:
             stack.pop_all()
 
     def turn(self) -> None:
-        """See Sampling."""
+        """See _TurnsHere."""
         goes_on = self._supervisor.turn(0.0)
         if self._supervisor.failure is not None:
             raise self._supervisor.failure
@@ -334,11 +319,11 @@ class Processes:
             raise SFactoryError("the processes of the sampler have ended")
 
     def at_work(self) -> contextlib.AbstractContextManager[None]:
-        """See Sampling."""
+        """See _TurnsHere."""
         return contextlib.nullcontext()
 
     def close(self) -> None:
-        """See Sampling. Processes that do not end by themselves are killed after some seconds."""
+        """See _TurnsHere. Processes that do not end by themselves are killed after some seconds."""
         try:
             self._supervisor.stop()
         finally:

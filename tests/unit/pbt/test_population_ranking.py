@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +13,6 @@ from sfactory.config.population_rules import best_count
 from sfactory.config.schema import PopulationConfig
 from sfactory.errors import ExitCode, SFactoryError
 from sfactory.experiment.resume import ResumedPolicy
-from sfactory.messages import EpisodesDone
 from sfactory.pbt.ranking import Place, best_of, ranked, ranking_metric, relative_gap, standing
 from sfactory.report.policy_stats import PolicyStats
 
@@ -116,7 +114,7 @@ def test_metric_that_no_episode_reports_is_refused() -> None:
 def test_policy_without_true_objective_is_not_ranked_by_its_returns() -> None:
     reporting, silent = PolicyStats(2, "reward", ResumedPolicy()), PolicyStats(2, "reward", ResumedPolicy())
     for stats in (reporting, silent):
-        stats.add_episodes(EpisodesDone(0, np.array([200.0, 200.0]), np.array([10, 10])))
+        stats.episodes.add([200.0, 200.0], [10, 10])
     reporting.extras.add("true_objective", [0.5, 1.0])
 
     assert (reporting.full_mean("true_objective"), silent.full_mean("true_objective")) == (0.75, None)
