@@ -194,7 +194,10 @@ class Supervisor:
                 waited_s,
                 ", ".join(with_envs),
             )
-        learners = [name for name in killed if is_learner(name)]
+        # One that was still starting had learned nothing, and one that is DONE has saved.
+        learners = [
+            name for name in killed if is_learner(name) and self._status.row(name).get("state") == State.RUNNING
+        ]
         if learners and self._control.stop is Stop.SAVE:
             stands = any(self._status.row(name).get("saved_env_steps") for name in learners)
             saved = "the last checkpoint stands" if stands else "this session has saved none"

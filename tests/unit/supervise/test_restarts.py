@@ -199,14 +199,23 @@ def test_a_learner_that_saves_slowly_is_waited_for_although_it_has_not_saved_bef
     assert waited == [True] * (most_s - 1) + [False] * (131 - most_s)
 
 
-@pytest.mark.parametrize(("saved", "text"), [(0, "this session has saved none"), (256, "the last checkpoint stands")])
+@pytest.mark.parametrize(
+    ("state", "saved", "text"),
+    [
+        (State.RUNNING, 0, "this session has saved none"),
+        (State.RUNNING, 256, "the last checkpoint stands"),
+        (State.STARTING, 0, "None"),  # it has learned nothing: the run is interrupted
+        (State.DONE, 256, "None"),
+    ],
+)
 def test_an_error_of_a_learner_that_did_not_save_says_whether_there_is_a_checkpoint(
-    shared: SharedObjects, saved: int, text: str
+    shared: SharedObjects, state: State, saved: int, text: str
 ) -> None:
     supervisor = supervisor_of(shared)
     group: Any = SimpleNamespace(kill=lambda: ["sf-learner-0"])
     supervisor._process_group = group
     shared.control.order_stop(Stop.SAVE)
+    shared.status.row("sf-learner-0").set("state", state)
     shared.status.row("sf-learner-0").set("saved_env_steps", saved)
 
     supervisor._kill_rest()
