@@ -107,8 +107,11 @@ class Supervisor:
         self._supervise(lambda: False)
 
     def _on_death(self, death: ProcessExit) -> None:
+        others_learn = any(is_learner(name) for name in self._process_group.alive)
+        if is_learner(death.name) and not others_learn and self._grace is not None:
+            self._grace = Deadline(min(self._grace.left, _STOP_GRACE_S))  # nothing is left to be saved
         if is_learner(death.name) and death.exit_code == 0 and self._status.row(death.name).get("state") == State.DONE:
-            if not any(is_learner(name) for name in self._process_group.alive):
+            if not others_learn:
                 self.done = not self._control.stopping or self.done
                 self._order(Stop.NOW)
             return
@@ -122,7 +125,6 @@ class Supervisor:
             log.warning("%s, while the run was being stopped", death.cause)
             return  # without the stop it would have been replaced
         failure = death.as_error() if self._control.stopping else self._after(death)
-        others_learn = any(is_learner(name) for name in self._process_group.alive)
         self._fail(failure, Stop.NOW if is_learner(death.name) and not others_learn else Stop.SAVE)
 
     def _after(self, death: ProcessExit) -> SFactoryError | None:
@@ -177,9 +179,9 @@ class Supervisor:
 
     def _may_save_longer(self) -> bool:
         """Whether learners save, or have saved since the stop, and slowly: how slow storage is shows only then."""
-        if self._control.stop is not Stop.SAVE:
+        learners = [*filter(is_learner, self._process_group.alive)]
+        if self._control.stop is not Stop.SAVE or not learners:
             return False
-        learners = filter(is_learner, self._process_group.alive)
         saving = any(self._status.row(name).get("saving_since") for name in learners)
         return now() - self._stop_at < (SAVE_MOST_S if saving else self._save_grace_s())
 

@@ -199,6 +199,28 @@ def test_a_learner_that_saves_slowly_is_waited_for_although_it_has_not_saved_bef
     assert waited == [True] * (most_s - 1) + [False] * (131 - most_s)
 
 
+def test_an_env_that_hangs_is_waited_for_no_longer_once_the_last_learner_has_saved(
+    shared: SharedObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = 1000.0
+    for module in ("sfactory.clock", "sfactory.supervise.supervisor"):
+        monkeypatch.setattr(f"{module}.now", lambda: at)
+    supervisor = supervisor_of(shared)
+    group: Any = SimpleNamespace(alive=["sf-actor-0"])
+    supervisor._process_group = group
+    shared.status.row("sf-learner-0").set("update_s", 30.0)
+    supervisor._order(Stop.SAVE)
+    assert supervisor._grace is not None
+    at += 5.0
+
+    supervisor._on_death(ProcessExit("sf-learner-0", 0, ""))
+    at += 3.0
+
+    assert supervisor._grace.passed
+    assert not supervisor._may_save_longer()
+    assert (supervisor.failure, supervisor.done, shared.control.stop) == (None, False, Stop.SAVE)
+
+
 @pytest.mark.parametrize(
     ("state", "saved", "text"),
     [
