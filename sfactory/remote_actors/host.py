@@ -62,11 +62,11 @@ class Host:
     """The actors of this machine, and the link to their run. ``close`` it."""
 
     def __init__(
-        self, config: Config, plan: Plan, spawner: Spawner, first: Link, open_link: Callable[[], Link], within_s: float
+        self, config: Config, plan: Plan, spawner: Spawner, first: Link, join: Callable[[], Link], within_s: float
     ) -> None:
-        """first: the link that the settings came from. open_link: joins the run; within_s: bound on its tries."""
+        """first: the link that the settings came from. join: opens one that joins; within_s: bound on its tries."""
         self._shared = shared = SharedObjects(plan.spec, plan.layout, plan.weight_bytes)
-        self._first, self._open, self._within_s = first.welcome, open_link, within_s
+        self._first, self._join_once, self._within_s = first.welcome, join, within_s
         self._format = SlotFormat(plan.spec, plan.layout)
         self._row = shared.status.row(plan.layout.learner_names[0])
         self._row.set("state", State.RUNNING)
@@ -108,7 +108,7 @@ class Host:
             self._workers.close()
 
     def _join(self) -> Link:
-        link = open_link(self._open, self._within_s, self._workers.turn)
+        link = open_link(self._join_once, self._within_s, self._workers.turn)
         if not same_run(self._first, link.welcome):
             link.close()
             raise LearnerFailed("the run was started again with other settings: start remote actors again, too")
@@ -136,10 +136,10 @@ class Host:
 
     def _drop(self, error: LinkLost) -> None:
         """The link is lost: so is what was sent and not acknowledged, since it may have arrived or not."""
-        assert self._link is not None
-        self._link.close()
-        self._link = None
+        link, self._link = self._link, None  # first: a signal may come while it is closed
+        assert link is not None
+        link.close()
         _log.warning("%s; %d trajectories that were not acknowledged are lost", error, len(self._sent))
-        self._lost += len(self._sent)
         while self._sent:
             self._inbox.free(self._sent.popleft())
+            self._lost += 1

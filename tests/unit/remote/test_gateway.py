@@ -7,6 +7,8 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,11 +24,13 @@ from sfactory.errors import ConfigError
 from sfactory.layout import GATEWAY, Layout
 from sfactory.learner.batcher import Inbox
 from sfactory.messages import TO_MAIN, EpisodeEnd, EpisodeExtras, EpisodesDone
+from sfactory.process.signals import Interrupted
 from sfactory.remote.frames import PROTOCOL, BadFrame, Kind, SlotFormat
 from sfactory.remote.gateway import Gateway
 from sfactory.remote.joining import read_token, require_host, require_port
 from sfactory.remote.link import Link, LinkLost, open_link
 from sfactory.remote.sockets import Keys, Listener
+from sfactory.remote_actors.host import Host
 from sfactory.shared.objects import SharedObjects
 from sfactory.shared.slots import SlotState
 from sfactory.shared.weights import SharedWeights
@@ -351,6 +355,26 @@ def test_a_line_says_once_that_no_run_answers(
     with pytest.raises(LinkLost, match=r"no run answers at learner:5555, for 0.1 s \(--reconnect_sec\)"):
         open_link(silent, 0.1)
     assert caplog.text.count("no answer yet; trying for 0.1 s (--reconnect_sec)") == 1
+
+
+def test_a_signal_while_a_lost_link_is_closed_ends_remote_actors_all_the_same() -> None:
+    class Closing:
+        def close(self) -> None:
+            raise Interrupted
+
+        def leave(self) -> None:
+            raise zmq.ZMQError(zmq.ENOTSOCK)  # as a socket that is closed
+
+    ended: list[bool] = []
+    workers: Any = SimpleNamespace(close=lambda: ended.append(True))
+    host = Host.__new__(Host)  # which would start processes
+    host._link, host._workers = Closing(), workers  # type: ignore[assignment]
+
+    with pytest.raises(Interrupted):
+        host._drop(LinkLost("nothing came from it for 10 s"))
+    host.close()
+
+    assert ended == [True]
 
 
 @pytest.mark.parametrize("address", ["", "learner", "learner:", "learner:0", "learner:65536", "a b:5555"])
