@@ -115,8 +115,11 @@ def _draw_groups(axes: Any, groups: Sequence[Group], metric: str, over: Axis, la
         color, band = COLORS[at % len(COLORS)], group.band(metric, over)
         for number, run in enumerate(group.runs):
             curve = run.curve(metric, over)
-            style: dict[str, Any] = {"linewidth": 0.5, "alpha": 0.35} if band else {"label": group.label}
-            axes.plot(curve.x, curve.values, color=color, gid=f"run-{at}-{number}", **style)
+            style: dict[str, Any] = (
+                {"linewidth": 0.5, "alpha": 0.35} if band else {"label": "" if number else group.label}
+            )
+            form = "-" if len(curve.x) > 1 else "."  # nothing is seen of a line with one point
+            axes.plot(curve.x, curve.values, form, color=color, gid=f"run-{at}-{number}", **style)
         if band:
             axes.fill_between(band.x, band.low, band.high, color=color, alpha=0.2, linewidth=0, gid=f"band-{at}")
             axes.plot(band.x, band.mean, color=color, label=group.label, gid=f"mean-{at}")

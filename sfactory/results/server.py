@@ -7,6 +7,7 @@ import hashlib
 import logging
 import math
 import os
+import re
 import threading
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
@@ -27,6 +28,7 @@ HOST = "127.0.0.1"
 # A page of another site must not read runs, even if the name of that site leads here. A forwarded port may be any.
 _NAMES = (HOST, "localhost")
 _TIMEOUT_S = 30.0  # for a client to send its request, or take the answer
+_RANGE = re.compile(r"bytes=(\d{1,18})-(\d{0,18})")  # of a video, without which no browser can move to a place in it
 _REST = 19.0  # times what the last computation took, until the next one: it takes 5% of a core at most
 
 _log = logging.getLogger(__name__)
@@ -134,6 +136,11 @@ class _Handler(BaseHTTPRequestHandler):
     server: PageServer
     timeout = _TIMEOUT_S
 
+    def handle(self) -> None:
+        """Answer a connection; a browser may close it at any time, as when it has seen enough of a video."""
+        with contextlib.suppress(ConnectionError):
+            super().handle()
+
     def do_GET(self) -> None:
         """Answer one request; errors of reading are logged and answered."""
         if self.headers.get("Host", "").partition(":")[0].lower() not in _NAMES:
@@ -151,15 +158,21 @@ class _Handler(BaseHTTPRequestHandler):
             return
         kind, content = found
         tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-        known = self.headers.get("If-None-Match") == tag
-        self.send_response(HTTPStatus.NOT_MODIFIED if known else HTTPStatus.OK)
-        for name, value in (("Content-Type", kind), ("ETag", tag), ("Cache-Control", "no-cache")):
+        size = len(content)
+        part = _RANGE.fullmatch(self.headers.get("Range", "")) if self.headers.get("If-Range", tag) == tag else None
+        places = range(size)[int(part[1]) : int(part[2]) + 1 if part[2] else size] if part else range(0)
+        headers = {"Content-Type": kind, "ETag": tag, "Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
+        status = HTTPStatus.OK
+        if self.headers.get("If-None-Match") == tag:
+            status, content = HTTPStatus.NOT_MODIFIED, b""
+        elif places:
+            status, content = HTTPStatus.PARTIAL_CONTENT, content[places.start : places.stop]
+            headers["Content-Range"] = f"bytes {places[0]}-{places[-1]}/{size}"
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(content))}.items():
             self.send_header(name, value)
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("Content-Length", "0" if known else str(len(content)))
         self.end_headers()
-        if not known:
-            self.wfile.write(content)
+        self.wfile.write(content)
 
     def log_message(self, *_: object) -> None:
         """Requests are not logged."""

@@ -6,8 +6,9 @@ import http.client
 import json
 import os
 import socket
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def save_run(name: str, returns: Sequence[float | None], steps: Sequence[int] = 
     write_config(run_dir, config_of(flags), dict.fromkeys(flags, "command line"))
     rows = [
         {"time": "2026-11-27T10:00:00+00:00", "env_steps": at, RETURN: value, "perf/train_seconds": at / 100}
-        for at, value in zip(steps, returns, strict=True)
+        for at, value in zip(steps[: len(returns)], returns, strict=True)
     ]
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"env_steps": 5')
     return run_dir
@@ -106,6 +107,19 @@ def test_pictures_of_curves_and_of_a_comparison(capsys: pytest.CaptureFixture[st
     assert result["probability_of_improvement"] == 0.75
     assert [group["label"] for group in result["groups"]] == ["learning_rate=0.001", "learning_rate=0.0001"]
     assert Path("compare.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_runs_of_one_row_are_points_and_a_group_of_them_is_once_in_the_legend() -> None:
+    pytest.importorskip("matplotlib")
+    for gamma, seed in ((0.5, 1), (0.5, 2), (0.9, 1)):
+        save_run(f"{gamma}_{seed}", [1.0], gamma=gamma, seed=seed)
+
+    assert plot.main(["curves", "train_dir", "--out=curves.svg"]) == 0
+
+    svg = Path("curves.svg").read_text()
+    assert [svg.count(f"<!-- gamma={gamma} -->") for gamma in (0.5, 0.9)] == [1, 1]
+    for run in ("run-0-0", "run-0-1", "run-1-0"):
+        assert "<use" in svg.partition(f'id="{run}"')[2].partition("</g>")[0]
 
 
 def test_pictures_warn_of_runs_that_are_not_done_or_end_early_and_have_where_each_ends(
@@ -400,22 +414,33 @@ def test_server_answers_this_machine_alone_with_the_page_its_data_and_videos() -
     with PageServer(LivePage([run]), 0) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
 
-        def get(path: str, **headers: str) -> tuple[int, bytes, str | None]:
+        def get(path: str, **headers: str) -> tuple[int, bytes, Mapping[str, str]]:
             connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
             connection.request("GET", path, headers=headers)
             answer = connection.getresponse()
-            found = answer.status, answer.read(), answer.getheader("ETag")
+            found = answer.status, answer.read(), dict(answer.getheaders())
             connection.close()
             return found
 
         status, page, _ = get("/")
         assert (status, b"a_1" in page) == (200, True)
-        _, data, tag = get("/data.json")
+        _, data, headers = get("/data.json")
         first, odd = json.loads(data)["videos"]
         assert first == {"run": 0, "name": "play.mp4", "url": "videos/0/play.mp4"}
         assert get(f"/{odd['url']}")[:2] == (200, b"odd")
-        assert get("/data.json", **{"If-None-Match": str(tag)})[:2] == (304, b"")
+        assert get("/data.json", **{"If-None-Match": headers["ETag"]})[:2] == (304, b"")
         assert get("/videos/0/play.mp4")[:2] == (200, b"video")
+        for part, answered, content in (
+            ("bytes=0-", "bytes 0-4/5", b"video"),
+            ("bytes=1-3", "bytes 1-3/5", b"ide"),
+            ("bytes=3-99", "bytes 3-4/5", b"eo"),
+            ("bytes=5-", None, b"video"),  # there is no such part
+            ("bytes=-2", None, b"video"),
+        ):
+            status, found, headers = get("/videos/0/play.mp4", Range=part)
+            assert (status, found) == (206 if answered else 200, content)
+            assert headers.get("Content-Range") == answered
+        assert get("/videos/0/play.mp4", **{"Range": "bytes=1-", "If-Range": '"an older one"'})[:2] == (200, b"video")
         for path in ("/videos/0/secret.mp4", "/videos/0/../config.json", "/config.json", "/../../etc/passwd"):
             assert get(path)[0] == 404
         for name in (
@@ -436,6 +461,24 @@ def test_server_answers_this_machine_alone_with_the_page_its_data_and_videos() -
         with pytest.raises(Exception, match="--port=0 finds one"):
             PageServer(LivePage([run]), server.server_port)
         server.shutdown()
+
+
+def test_a_browser_may_close_its_connection_before_the_end_of_a_video(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, ended, failures = save_run("a_1", [1.0] * 4), threading.Event(), []
+    (run / "play.mp4").write_bytes(bytes(16 << 20))
+    monkeypatch.setattr(PageServer, "handle_error", lambda *_: failures.append(sys.exception()))
+    monkeypatch.setattr(PageServer, "shutdown_request", lambda *_: ended.set())
+    page = LivePage([run])
+    page.data()
+    with PageServer(page, 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with socket.create_connection(("127.0.0.1", server.server_port)) as client:
+            client.sendall(b"GET /videos/0/play.mp4 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            client.recv(1)
+        assert ended.wait(20)
+        server.shutdown()
+
+    assert failures == []
 
 
 def test_a_served_page_is_computed_for_a_twentieth_of_the_time_at_most_and_reads_what_has_changed(
