@@ -320,7 +320,7 @@ def _events(number: int, run: Run) -> Iterator[dict[str, Any]]:
 def _log_events(path: Path) -> list[tuple[str, str, str]]:
     """The newest messages of a log that say more than progress, and why sessions failed: kind, time and one line."""
     try:
-        log = atomic.read_bytes(path)[-_LOG_BYTES:].decode(errors="replace")
+        log = atomic.read_bytes(path, last=_LOG_BYTES).decode(errors="replace")
     except OSError:
         return []
     found, time = [], ""

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from sfactory import atomic
 from sfactory.config.flags import value_text
 from sfactory.config.hyperparameters import is_number
-from sfactory.config.saved_config import CONFIG_NAME, METRICS_NAME, NOT_RESUMED, RUN_NAME, SUMMARY_NAME
+from sfactory.config.saved_config import CONFIG_NAME, METRICS_NAME, NOT_RESUMED, RUN_NAME
 from sfactory.config.schema import ReportConfig
 from sfactory.errors import RunDirError
 from sfactory.experiment.run_dir import is_held
@@ -67,7 +67,6 @@ class Run:
         self.settings: Mapping[str, Any] = _mapping(saved.get("config"))
         self.sources: Mapping[str, Any] = _mapping(saved.get("sources"))
         self.facts = self._read(RUN_NAME)
-        self.summary = self._read(SUMMARY_NAME)
         try:
             self.rows = _without_undone(metrics_rows(path / METRICS_NAME))
         except RunDirError as error:

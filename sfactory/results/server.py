@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from sfactory import atomic
 from sfactory.clock import now
-from sfactory.config.saved_config import CONFIG_NAME, LOG_NAME, METRICS_NAME, RUN_NAME, SUMMARY_NAME
+from sfactory.config.saved_config import CONFIG_NAME, LOG_NAME, METRICS_NAME, RUN_NAME
 from sfactory.errors import ConfigError, ResourceError
 from sfactory.pbt.event_log import EVENT_LOG_NAME
 from sfactory.results.page import data_of, data_text, page_of, videos_of
@@ -76,7 +76,7 @@ class LivePage:
 
     def _run(self, path: Path) -> Run:
         """A run, which is read again only if one of its files has changed."""
-        stamps = [_stamp(path / name) for name in (CONFIG_NAME, RUN_NAME, SUMMARY_NAME, METRICS_NAME)]
+        stamps = [_stamp(path / name) for name in (CONFIG_NAME, RUN_NAME, METRICS_NAME)]
         before, run = self._read.get(path, (None, None))
         if run is None or before != stamps:
             run = Run(path)
@@ -100,7 +100,7 @@ class LivePage:
 
 
 def _files(run: Path) -> list[Path]:
-    names = (CONFIG_NAME, RUN_NAME, SUMMARY_NAME, METRICS_NAME, EVENT_LOG_NAME, LOG_NAME)
+    names = (CONFIG_NAME, RUN_NAME, METRICS_NAME, EVENT_LOG_NAME, LOG_NAME)
     return [*(run / name for name in names), *videos_of(run)]
 
 
