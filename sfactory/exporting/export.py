@@ -37,22 +37,16 @@ def export(config: ExportConfig) -> str:
     has no such form or the file cannot be a new one, CheckpointError if the weights do not fit the env, CannotSaveError
     if the file cannot be written or uploaded, and the errors of ``SavedPolicy.load`` and ``SavedPolicy.env_factory``.
     """
-    saved, policy = SavedPolicy.load(config), config.policy_index
+    saved = SavedPolicy.load(config)
     require_same_env(saved.config, config.env)
     if config.format == "safetensors":
         required("safetensors.torch", "--format=safetensors", "safetensors")
     paths = _new_files(config)
     spec = saved.state.spec or _spec_of_env(saved, config)
     model = saved.model(spec)
-    facts = _metadata(saved, spec, policy)
+    facts = _metadata(saved, spec)
     with OwnTorchState():
         data = _bytes_of(model, saved, facts, config)
-    contents = [data, Path(numpy_policy.__file__).read_bytes()]
-    try:
-        for path, content in zip(paths, contents, strict=False):
-            atomic.write_bytes(path, content)
-    except OSError as error:
-        raise CannotSaveError(f"{path} could not be written: {error}; check the free space and the rights") from error
     result: dict[str, object] = {
         "file": str(paths[0]) if paths else None,
         "format": config.format,
@@ -61,7 +55,7 @@ def export(config: ExportConfig) -> str:
         "tensors": len(model.state_dict()),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "env": saved.config.run.env,
-        "policy": policy,
+        "policy": config.policy_index,
         "checkpoint": str(saved.checkpoint),
         "checkpoint_env_steps": saved.state.env_steps,
     }
@@ -71,8 +65,14 @@ def export(config: ExportConfig) -> str:
         function = ActingFunction(model)
         result |= {"inputs": list(function.inputs), "outputs": function.outputs}
     if config.push_to_hub:
-        card = model_card(saved, policy, config.push_to_hub)
-        result["pushed_to"] = push_to_hub(config.push_to_hub, data, card)
+        result["pushed_to"] = push_to_hub(config.push_to_hub, data, model_card(saved, config.push_to_hub))
+    # Last, as a file that is there already would have the same command refused after an upload that failed.
+    contents = [data, Path(numpy_policy.__file__).read_bytes()]
+    try:
+        for path, content in zip(paths, contents, strict=False):
+            atomic.write_bytes(path, content)
+    except OSError as error:
+        raise CannotSaveError(f"{path} could not be written: {error}; check the free space and the rights") from error
     return json.dumps(result)
 
 
@@ -98,7 +98,7 @@ def _spec_of_env(saved: SavedPolicy, config: ExportConfig) -> EnvSpec:
         close_env(env, f"--env={saved.config.run.env}")
 
 
-def _metadata(saved: SavedPolicy, spec: EnvSpec, policy: int) -> dict[str, str]:
+def _metadata(saved: SavedPolicy, spec: EnvSpec) -> dict[str, str]:
     """Describes the policy. Formats have text alone, so nested values are JSON."""
     run = saved.config.run
     return {
@@ -111,7 +111,7 @@ def _metadata(saved: SavedPolicy, spec: EnvSpec, policy: int) -> dict[str, str]:
         "env_spec": json.dumps(spec.plain()),
         "env_agents": json.dumps({name: getattr(saved.config.population, name) for name in AGENT_FLAGS}),
         "model_config": json.dumps(dataclasses.asdict(saved.config.model)),
-        "policy": str(policy),
+        "policy": str(saved.wanted.policy_index),
         "env_steps": str(saved.state.env_steps),
         "checkpoint": saved.checkpoint.name,
     }

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import yaml
 
@@ -58,10 +57,10 @@ _BEST = {
 }
 
 
-def model_card(saved: SavedPolicy, policy: int, repository: str) -> str:
+def model_card(saved: SavedPolicy, repository: str) -> str:
     """Markdown with a head of YAML, as the Hub reads it. See ``_result`` for the return."""
     config, env = saved.config, saved.config.run.env
-    result = _result(saved, policy)
+    result = _result(saved)
     head: dict[str, object] = {
         "library_name": "sfactory",
         "pipeline_tag": "reinforcement-learning",
@@ -85,7 +84,7 @@ def model_card(saved: SavedPolicy, policy: int, repository: str) -> str:
     )
 
 
-def _result(saved: SavedPolicy, policy: int) -> str | None:
+def _result(saved: SavedPolicy) -> str | None:
     """The return of this checkpoint, of which summary.json may say nothing; then None.
 
     That of an evaluation with its range over the episodes; of a best checkpoint that by which it is the best; else the
@@ -101,8 +100,7 @@ def _result(saved: SavedPolicy, policy: int) -> str | None:
         return f"{state.best_objective:.2f}, {_BEST[state.best_metric]}"
     if summary is None:
         return None
-    policies: Sequence[Mapping[str, Any]] = summary.policies or [vars(summary)]
-    at_end = policies[policy] if policy < len(policies) else {}
+    at_end = summary.of_policy(saved.wanted.policy_index, len(summary.policies) or 1)
     mean = at_end.get("episode_return_mean") if at_end.get("env_steps") == state.env_steps else None
     return None if mean is None else f"{mean:.2f}, the mean of the last episodes of training"
 

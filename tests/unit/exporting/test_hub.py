@@ -97,7 +97,7 @@ def test_a_model_card_has_the_return_of_its_checkpoint_or_none() -> None:
     def shown(summary: Summary, kind: Kind = "latest", steps: int | None = None) -> str:
         summary.write(Path("train_dir/run/summary.json"))
         wanted = PolicyFlags("run", load_checkpoint_kind=kind, checkpoint_env_steps=steps, trust_run_dir=True)
-        card = model_card(SavedPolicy.load(wanted), 0, HUB)
+        card = model_card(SavedPolicy.load(wanted), HUB)
         return card.partition("| return | ")[2].partition(" |")[0].partition(" in ")[0]
 
     assert shown(summary) == "4.50, between 4.00 and 5.00"

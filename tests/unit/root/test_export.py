@@ -190,6 +190,7 @@ def test_a_spec_that_is_none_is_refused(change: dict[str, Any], capsys: pytest.C
         ([f"--out={OUT}", "--experiment=rum"], "did you mean run?"),
         ([f"--out={OUT}", "--experiment=of_another_env"], "does not fit --env=CartPole-v1"),
         ([f"--out={OUT}"], "[safetensors]'"),
+        ([f"--out={OUT}", "--push_to_hub=somebody/run"], "[hub]'"),
     ],
 )
 def test_what_cannot_be_exported_is_refused(
@@ -201,6 +202,8 @@ def test_what_cannot_be_exported_is_refused(
     Path("mine.safetensors").write_text("mine")
     if "safetensors]" in word:
         monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+    if "hub]" in word:
+        monkeypatch.setitem(sys.modules, "huggingface_hub", None)
 
     code = export.main([TRUSTED, *argv, *(() if "--experiment" in argv[-1] else ("--experiment=run",))])
 
