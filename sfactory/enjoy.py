@@ -71,7 +71,7 @@ def _play(player: Player, config: EnjoyConfig, saved: SavedPolicy, seed: int, in
     max_steps = config.max_num_frames // saved.config.frames_per_step
     with contextlib.suppress(Interrupted):
         try:
-            for episode in player.episodes(config.max_num_episodes, max_steps, seed):
+            for episode in player.episodes(config.max_num_episodes, max_steps, seed=seed):
                 episodes.append(episode)
                 if due.due() or len(episodes) == config.max_num_episodes:
                     _report(episodes, config.max_num_episodes)

@@ -246,7 +246,7 @@ def require_same_env(config: Config, given: str, differing: Sequence[str] | None
         trained = f"{assigned('env', given)}: the policy was trained with {assigned('env', config.run.env)}"
         more = f"; and {len(differing) - _SHOWN} more" if differing and len(differing) > _SHOWN else ""
         what = f", which differs: {'; '.join(differing[:_SHOWN])}{more}" if differing else ""
-        raise ConfigError([f"{trained}{what}; repeat that"])
+        raise ConfigError([f"{trained}{what}; leave --env out, or repeat the one of the run"])
 
 
 def require_valid(config: Config, path: Path) -> None:

@@ -42,7 +42,6 @@ _log = logging.getLogger(__name__)
 
 _FINISH_S = 2.0  # for an evaluation that has begun when a stop is ordered; less than main's shortest grace
 _RETRY_S = 0.05
-_NO_STEP_LIMIT = 2**62
 _FOR_ENV = 0  # in place of an evaluation's number, which counts from 1: the seed for making the env
 
 
@@ -216,7 +215,7 @@ class Evaluator:
         with contextlib.ExitStack() as first:
             if self._videos is not None and not self._shared.control.stopping:
                 first.enter_context(self._videos.recording(self._env, env_steps))
-            for episode in self._player.episodes(share, _NO_STEP_LIMIT, seed):
+            for episode in self._player.episodes(share, seed=seed):
                 first.close()  # only one is recorded
                 objective = episode.stats.get(TRUE_OBJECTIVE, math.nan)
                 totals = totals.merged(EpisodeTotals.of(episode.episode_return, episode.length, objective))

@@ -37,7 +37,6 @@ from sfactory.seeds import Branch, seed_at
 _log = logging.getLogger(__name__)
 
 _FORM = re.compile(r"(.+?)(?::(\d+)(?::(latest|best|milestone|\d+))?)?")
-_NO_LIMIT = 2**62
 _OF_ENV = OF_ENV | {"info_action_mask"}
 
 
@@ -160,9 +159,8 @@ def _points(
     for side, (own, theirs) in enumerate((sides, sides[::-1])):
         policy = JointPolicy({0: one, 1: other}, [int(agent in theirs) for agent in range(len(env.agents))], 0)
         player = Player(env, one.spec, policy, show_nothing, name=name, deterministic=config.eval_deterministic)
-        for episode in player.episodes(
-            config.episodes // 2, _NO_LIMIT, seed_at(config.seed, Branch.MATCH, *pair, side)
-        ):
+        seed = seed_at(config.seed, Branch.MATCH, *pair, side)
+        for episode in player.episodes(config.episodes // 2, seed=seed):
             earned = [_returns(episode, env.agents, side) for side in (own, theirs)]
             ahead = np.mean(earned[0]) - np.mean(earned[1]) if all(earned) else 0.0
             yield 0.5 + 0.5 * float(np.sign(ahead))

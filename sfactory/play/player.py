@@ -34,6 +34,7 @@ from sfactory.spec import EnvSpec
 
 _log = logging.getLogger(__name__)
 
+_NO_LIMIT = 2**62
 _MOST_DISCARDED = 20  # episodes in a row
 
 
@@ -161,7 +162,7 @@ class Player:
         with self._calling("set_training_info()"):
             set_training_info(self._env, env_steps)
 
-    def episodes(self, count: int, max_steps: int, seed: int) -> Iterator[Episode]:
+    def episodes(self, count: int, max_steps: int = _NO_LIMIT, *, seed: int) -> Iterator[Episode]:
         """Up to ``count`` whole episodes, fewer if ``max_steps`` env steps are over before.
 
         ``seed`` determines them: it seeds the generators of libraries, and the env at its first reset. With several

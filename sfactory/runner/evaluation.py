@@ -35,7 +35,6 @@ from sfactory.seeds import ENV_SEED_BITS, Branch, seed_at, seed_libraries
 from sfactory.system.cores import Cores
 
 _SIGN_S = 1.0  # an interval in which a process shows that its env steps
-_MOST_STEPS = 2**40
 _READY, _STEPPING = "ready", "stepping"  # what a process says beside its episodes
 _FOR_ENV = 2**31  # in place of an episode's number: the seed for making an env
 
@@ -75,7 +74,7 @@ class Share(NamedTuple):
         tell(_READY)
         try:
             for number in self.numbers:
-                (episode,) = player.episodes(1, _MOST_STEPS, seed_at(self.seed, Branch.EVALUATION, number))
+                (episode,) = player.episodes(1, seed=seed_at(self.seed, Branch.EVALUATION, number))
                 tell((number, episode))
         except EnvFailed as error:
             return f"{traceback_of(error.__cause__) if error.__cause__ else ''}{error}"
