@@ -55,7 +55,7 @@ class EvaluationVideos:
                 if self._error is not None:
                     raise self._error
             self._due_at = _GROWTH * max(1, env_steps)
-        except (EnvError, CannotSaveError, OSError) as error:
+        except (EnvError, CannotSaveError) as error:
             if not is_over:
                 raise
             self._due_at = math.inf

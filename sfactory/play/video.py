@@ -83,14 +83,18 @@ class VideoFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Finish the file, or throw it away if the block raised. Raises CannotSaveError if ffmpeg fails or is stuck."""
+        """Finish the file, or throw it away if the block raised. Raises CannotSaveError if it fails."""
         if error is not None:
             # The stack sees the error, and so the temporary file is removed.
             self._stack.__exit__(kind, error, traceback)
             return
-        with self._stack:
-            if self._process is not None and (status := self._end(self._process)) != 0:
-                raise self._failed(status)
+        try:
+            with self._stack:
+                if self._process is not None and (status := self._end(self._process)) != 0:
+                    raise self._failed(status)
+        except OSError as cause:
+            problem = f"video {self.path} could not be written: {cause}; check its directory and the free space"
+            raise CannotSaveError(problem) from cause
 
     def _start(self, shape: tuple[int, ...]) -> subprocess.Popen[bytes]:
         """Start ffmpeg, from raw frames on its stdin to temporary files."""

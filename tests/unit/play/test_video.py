@@ -113,6 +113,10 @@ def test_an_ffmpeg_that_fails_or_hangs_ends_and_leaves_the_earlier_video(
 def test_missing_directory_and_package_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CannotSaveError, match=r"nowhere/x\.mp4"):
         write(tmp_path / "nowhere" / "x.mp4", [frame(0)])
+    (tmp_path / "folder.mp4").mkdir()
+    with pytest.raises(CannotSaveError, match=r"folder\.mp4 could not be written: .*Is a directory"):
+        write(tmp_path / "folder.mp4", [frame(0)])
+    assert os.listdir(tmp_path) == ["folder.mp4"]
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     with pytest.raises(ConfigError, match=r"; run: .*pip install .*\[video\]"):
         find_ffmpeg()
