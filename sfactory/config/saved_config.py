@@ -58,6 +58,8 @@ def runs_in(train_dir: Path) -> list[str]:
 
 def list_of_runs(train_dir: Path) -> str:
     """For a message: the first runs in ``train_dir``, which exists."""
+    if (train_dir / CONFIG_NAME).exists():
+        return f"{train_dir} is itself a run"
     runs = runs_in(train_dir)
     return f"{train_dir} holds " + (f"the runs {', '.join(runs[:10])}" if runs else "no run at all")
 

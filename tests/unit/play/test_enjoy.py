@@ -151,6 +151,7 @@ def test_flags_choose_the_checkpoint(
         (["--load_checkpoint_kind=best"], "--load_checkpoint_kind=latest"),
         (["--experiment=rum"], "there is no such run.*did you mean run?"),
         (["--train_dir=nowhere"], "nowhere.*--train_dir"),
+        (["--train_dir=train_dir/run"], "there is no such run.*; train_dir/run is itself a run"),
         (["--env=own"], "of which run?.*did you mean --experiment=own?"),
         (["--env=CartPole-v1"], "of which run?.*train_dir holds the runs damaged, empty, other, own, run"),
         (["--experiment=empty"], "checkpoint_p0 holds no checkpoint"),
