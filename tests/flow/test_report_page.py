@@ -44,6 +44,11 @@ POPULATION: dict[str, Any] = {
 POINTS = """Object.fromEntries([...document.querySelectorAll(".card")].filter((card) => card.querySelector("svg")).map(
     (card) => [card.querySelector("b").textContent, [...card.querySelectorAll("path.line")].map(
         (line) => line.getAttribute("d").split(/[LMV]/).length - 1)]))"""
+LOG = """(() => { const titles = [...document.querySelectorAll("#population b")];
+    const button = titles.find((title) => title.textContent === "learning_rate").parentElement.querySelector("button");
+    const pressed = () => button.getAttribute("aria-pressed"), before = pressed();
+    button.click();
+    return [before, pressed()]; })()"""
 HOVER = """(() => { const svg = document.querySelector("#learning svg"), box = svg.getBoundingClientRect();
     svg.dispatchEvent(new PointerEvent("pointermove", { clientX: box.left + box.width / 2, clientY: box.top + 50 }));
     return document.querySelector("#learning .tip").textContent; })()"""
@@ -92,6 +97,10 @@ def test_page_of_runs_draws_everything_asks_for_nothing_and_runs_nothing_of_thei
         steps = browser.value("document.querySelector('#learning svg').textContent")
         browser.value("document.querySelector('[data-axis=minutes]').click()")
         assert "minutes of training" in browser.value("document.querySelector('#learning svg').textContent") != steps
+        assert browser.value(LOG) == [
+            "true",
+            "false",
+        ]  # a click on a chart whose axis is logarithmic from the beginning
         browser.value("document.getElementById('others').open = true")
         _assert_harmless(browser)
         browser.show(page.as_uri(), **PHONE, dark=True)
