@@ -116,7 +116,7 @@ def test_page_of_runs_draws_everything_asks_for_nothing_and_runs_nothing_of_thei
             with (runs[0] / "metrics.jsonl").open("a") as file:
                 row = {"env_steps": 50_000, "train/episode_return_mean": 4321.0, "perf/train_seconds": 60}
                 file.write(json.dumps(row) + "\n")
-            assert eventually(lambda: "4321" in browser.value("document.getElementById('runs').textContent"), 30)
+            assert eventually(lambda: "4321" in browser.value("document.getElementById('runs').textContent"), 150)
             _assert_harmless(browser)
             server.shutdown()
         assert all(url.startswith((page.as_uri(), server.url)) for url in browser.requests)
