@@ -97,10 +97,8 @@ def test_page_of_runs_draws_everything_asks_for_nothing_and_runs_nothing_of_thei
         steps = browser.value("document.querySelector('#learning svg').textContent")
         browser.value("document.querySelector('[data-axis=minutes]').click()")
         assert "minutes of training" in browser.value("document.querySelector('#learning svg').textContent") != steps
-        assert browser.value(LOG) == [
-            "true",
-            "false",
-        ]  # a click on a chart whose axis is logarithmic from the beginning
+        # A click on a chart with an axis that is logarithmic from the beginning.
+        assert browser.value(LOG) == ["true", "false"]
         browser.value("document.getElementById('others').open = true")
         _assert_harmless(browser)
         browser.show(page.as_uri(), **PHONE, dark=True)
