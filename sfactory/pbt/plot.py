@@ -219,8 +219,9 @@ def _color(policy: int) -> str:
 
 def _draw_returns(axes: Any, history: History) -> None:
     for curve in history.returns:
-        name = f"policy {curve.policy}"
-        axes.plot(curve.env_steps, curve.values, color=_color(curve.policy), label=name, gid=f"return-{curve.policy}")
+        style = {"color": _color(curve.policy), "label": f"policy {curve.policy}", "gid": f"return-{curve.policy}"}
+        form = "-" if len(curve.values) > 1 else "."  # nothing is seen of a line with one point
+        axes.plot(curve.env_steps, curve.values, form, **style)
     _label(axes, "mean return of the last episodes")
     if history.returns:
         axes.legend(fontsize=7, ncols=4)

@@ -96,8 +96,8 @@ def test_chosen_parts_go_to_another_action_space(source: Trainer, tmp_path: Path
 def test_weights_that_do_not_fit_are_refused_by_name_with_the_parts_that_do(source: Trainer, tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError,
-        match=r"--init_from=old:1: policy_head.linear.weight has the shape \[2, 8\] there and has the shape \[3, 8\] here; "
-        "use --init_parts normalizer encoder value$",
+        match=r"--init_from=old:1: policy_head.linear.weight has the shape \[2, 8\] there and has the shape "
+        r"\[3, 8\] here; use --init_parts normalizer encoder value$",
     ):
         initial_weights(config_of(tmp_path, "old:1"), shapes_of(trainer_of(THREE)))
     with pytest.raises(ConfigError, match="; no part of it fits the network of this run"):
