@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sfactory.inference import cuda_graphs
+from sfactory.inference import acting_policy
 from sfactory.shared.opponents import OpponentPool
 from sfactory.system.cuda_graphs import GraphRecorder
 from sfactory.system.gpu import use_device
@@ -84,7 +84,7 @@ def test_past_versions_record_their_passes_on_the_stream_of_the_policy(
         recorders.append(GraphRecorder(device))
         return recorders[-1]
 
-    monkeypatch.setattr(cuda_graphs, "GraphRecorder", counted)
+    monkeypatch.setattr(acting_policy, "GraphRecorder", counted)
     use_device(device)
     published = Published(device, **GRAPHS)
     nbytes, ids = published.flat.block.numel(), np.array([[0, 1, 2]] * T, np.int16)
