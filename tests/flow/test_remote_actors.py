@@ -202,8 +202,8 @@ def test_remote_actors_of_another_env_and_code_that_only_the_run_names_are_refus
 def test_remote_actors_alone_learn_cartpole(run_trainer: RunTrainer, tmp_path: Path, start: Start) -> None:
     port = free_port()
     flags = {"remote_actors_port": port, "remote_actors_token_file": tmp_path / "token", "task_defaults": True}
-    sizes = dict.fromkeys(("num_envs_per_worker", "rollout", "batch_size", "worker_num_splits", "inference"))
-    run = run_trainer(**{**sizes, **flags}, num_workers=0, train_for_env_steps=150_000)
+    own = ("num_envs_per_worker", "rollout", "batch_size", "worker_num_splits", "inference", "encoder_mlp_layers")
+    run = run_trainer(**{**dict.fromkeys(own), **flags}, num_workers=0, train_for_env_steps=150_000)
     remote = start(port, "CartPole-v1", workers=2)
 
     assert run.wait(within(300.0)) == ExitCode.DONE
