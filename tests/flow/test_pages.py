@@ -50,8 +50,8 @@ OF_THE_READER = {
     "my_envs.py": """
 
 class MyEnv(Corridor):
-    def __init__(self, size: int = 8) -> None:
-        super().__init__(size)
+    def __init__(self, size: int = 8, config: dict[str, int] | None = None) -> None:
+        super().__init__(config["size"] if config else size)
 
 
 class battle(Meet):
