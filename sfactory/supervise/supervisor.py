@@ -107,11 +107,11 @@ class Supervisor:
         self._supervise(lambda: False)
 
     def _on_death(self, death: ProcessExit) -> None:
-        others_learn = any(is_learner(name) for name in self._process_group.alive)
-        if is_learner(death.name) and not others_learn and self._grace is not None:
+        is_last_learner = is_learner(death.name) and not any(map(is_learner, self._process_group.alive))
+        if is_last_learner and self._grace is not None:
             self._grace = Deadline(min(self._grace.left, _STOP_GRACE_S))  # nothing is left to be saved
         if is_learner(death.name) and death.exit_code == 0 and self._status.row(death.name).get("state") == State.DONE:
-            if not others_learn:
+            if is_last_learner:
                 self.done = not self._control.stopping or self.done
                 self._order(Stop.NOW)
             return
@@ -125,7 +125,7 @@ class Supervisor:
             log.warning("%s, while the run was being stopped", death.cause)
             return  # without the stop it would have been replaced
         failure = death.as_error() if self._control.stopping else self._after(death)
-        self._fail(failure, Stop.NOW if is_learner(death.name) and not others_learn else Stop.SAVE)
+        self._fail(failure, Stop.NOW if is_last_learner else Stop.SAVE)
 
     def _after(self, death: ProcessExit) -> SFactoryError | None:
         """Replace the process that died; returns the failure of the run if that is not possible."""
