@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -217,11 +217,15 @@ def _color(policy: int) -> str:
     return f"C{policy % 10}"
 
 
+def line_format(values: Sized) -> str:
+    """That of a curve for matplotlib: one value is a point, as nothing is seen of a line with one."""
+    return "-" if len(values) > 1 else "."
+
+
 def _draw_returns(axes: Any, history: History) -> None:
     for curve in history.returns:
         style = {"color": _color(curve.policy), "label": f"policy {curve.policy}", "gid": f"return-{curve.policy}"}
-        form = "-" if len(curve.values) > 1 else "."  # nothing is seen of a line with one point
-        axes.plot(curve.env_steps, curve.values, form, **style)
+        axes.plot(curve.env_steps, curve.values, line_format(curve.values), **style)
     _label(axes, "mean return of the last episodes")
     if history.returns:
         axes.legend(fontsize=7, ncols=4)

@@ -14,7 +14,7 @@ from typing import Any
 
 from sfactory.config.flags import did_you_mean, shown
 from sfactory.errors import RunDirError
-from sfactory.pbt.plot import write_picture
+from sfactory.pbt.plot import line_format, write_picture
 from sfactory.results.page import title_of
 from sfactory.results.runs import Axis, Group, Run
 from sfactory.statistics import bootstrap_interval, interquartile_mean, probability_of_improvement
@@ -118,7 +118,7 @@ def _draw_groups(axes: Any, groups: Sequence[Group], metric: str, over: Axis, la
             style: dict[str, Any] = (
                 {"linewidth": 0.5, "alpha": 0.35} if band else {"label": "" if number else group.label}
             )
-            form = "-" if len(curve.x) > 1 else "."  # nothing is seen of a line with one point
+            form = line_format(curve.values)
             axes.plot(curve.x, curve.values, form, color=color, gid=f"run-{at}-{number}", **style)
         if band:
             axes.fill_between(band.x, band.low, band.high, color=color, alpha=0.2, linewidth=0, gid=f"band-{at}")
