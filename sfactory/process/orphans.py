@@ -35,6 +35,7 @@ END_S = 10.0  # a process that does not end within it, though it was sent SIGKIL
 _POOLS_S = 5.0
 _SHM = "/dev/shm/"
 OFTEN_S = 0.02  # between two looks while there are orphans
+_PASSES = 10  # over the threads of a process, whose number may change all the time
 
 PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -54,12 +55,21 @@ def prctl(option: int, value: int) -> None:
 
 
 def children_of(pid: int) -> set[int]:
-    """Process ids of the children of a process, those that have ended and were not waited for included."""
+    """Process ids of the children of a process, those that have ended and were not waited for included.
+
+    The kernel lists children by thread. Those of a thread that ends become another one's, which may have been read by
+    then: so all are read until no thread has ended meanwhile. Of a process that is being killed some may be missing.
+    """
     found: set[int] = set()
+    threads: list[str] = []
     with contextlib.suppress(OSError):  # it has ended
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError):  # the thread has
-                found.update(map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split()))
+        for _ in range(_PASSES):
+            before, threads = threads, os.listdir(f"/proc/{pid}/task")
+            if threads == before:
+                break
+            for thread in threads:
+                with contextlib.suppress(OSError):  # the thread has
+                    found.update(map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split()))
     return found
 
 

@@ -109,7 +109,7 @@ def _watch(main: int, server: int) -> None:
     if not Path(f"/proc/self/task/{os.getpid()}/children").exists():
         _say("this kernel does not list children (CONFIG_PROC_CHILDREN): what envs leave behind is not ended")
     memory = NamedMemory()
-    kept, of_main = {server}, _OfMain(main, memory)
+    kept, of_main = {server}, StartedByMain(main, memory)
     orphans = Orphans(kept, memory)
     bound: Deadline | None = None
     view_open = False
@@ -148,7 +148,7 @@ def _watch(main: int, server: int) -> None:
         of_main.look()
 
 
-class _OfMain:
+class StartedByMain:
     """The processes that main has started since the watcher began, as long as envs live in main."""
 
     def __init__(self, main: int, memory: NamedMemory) -> None:
@@ -159,12 +159,16 @@ class _OfMain:
 
     def look(self) -> None:
         """Remember what is there, if it is on."""
-        if self.on and os.getppid() == self._main:
+        if not self.on:
+            self._found = {}
+        elif os.getppid() == self._main:
+            # What was found stays while it lives: a main that is being killed may list none, see ``children_of``.
+            lasting = {pid: started for pid, started in self._found.items() if _started(pid) == started}
             roots = children_of(self._main) - self._before
-            self._found = {pid: _started(pid) for root in roots for pid in _tree(root)}
+            self._found = lasting | {pid: _started(pid) for root in roots for pid in _tree(root)}
 
     def kill(self) -> None:
-        """Kill those that were found last, and what they have started since."""
+        """Kill those that were found, and what they have started since."""
         for pid, started in self._found.items() if self.on else ():
             if started and _started(pid) == started:  # no other process has its number now
                 tree = _tree(pid)

@@ -1,15 +1,18 @@
-"""Processes that envs have started in main end with the run."""
+"""Processes that envs have started in main end with the run, or with main."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sfactory.process.orphans import NamedMemory
+from sfactory.process import watcher
+from sfactory.process.orphans import NamedMemory, children_of
 from tests.support.long import long
 
 POOL = """
@@ -100,3 +103,50 @@ def test_what_a_program_starts_between_batches_of_a_serial_sampler_does_not_end_
     ended = subprocess.run([sys.executable, "-c", OTHERS], capture_output=True, text=True, timeout=60)
 
     assert ended.returncode == 0, ended.stderr
+
+
+def test_child_of_a_thread_that_ends_while_children_are_listed_is_among_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    may_end, read_text = threading.Event(), Path.read_text
+
+    def starts() -> None:
+        started.append(subprocess.Popen(["sleep", "60"]))
+        may_end.wait(60)
+
+    def read(path: Path, *given: Any) -> str:
+        text = read_text(path, *given)
+        if thread.is_alive():  # what was read is the first thread, which gets the child
+            may_end.set()
+            thread.join(60)
+        return text
+
+    thread = threading.Thread(target=starts)
+    thread.start()
+    while not started:
+        may_end.wait(0.01)
+    monkeypatch.setattr(Path, "read_text", read)
+    try:
+        assert started[0].pid in children_of(os.getpid())
+        assert not thread.is_alive()
+    finally:
+        may_end.set()
+        started[0].kill()
+        started[0].wait()
+
+
+def test_what_main_has_started_is_killed_if_main_listed_none_while_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed, main = set[int](), os.getppid()
+    monkeypatch.setattr(watcher, "children_of", lambda pid: set(listed) if pid == main else children_of(pid))
+    of_main = watcher.StartedByMain(main, NamedMemory())
+    of_main.on = True
+    with subprocess.Popen(["sleep", "60"]) as lives, subprocess.Popen(["sleep", "60"]) as ended:
+        listed |= {lives.pid, ended.pid}
+        of_main.look()
+        ended.kill()
+        ended.wait()
+        listed.clear()
+
+        of_main.look()
+        of_main.kill()
+
+        assert lives.wait(10) == -9
