@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -31,11 +33,12 @@ def env_name_of(given: str) -> str:
     """The name that makes the env: ``Ant-v5`` for ``mujoco_ant`` and ``Ant``, ``my_envs:Grid`` for ``my_envs.py:Grid``.
 
     An id without a version gets the highest one that families suggest or else Gymnasium knows, so that it is the same
-    env with the same defaults as the full id.
+    env with the same defaults as the full id. A file that does not exist keeps its name, for the error.
     """
     file, colon, name = given.partition(":")
-    if colon and file.endswith(".py"):
-        return f"{module_of(file)}:{name}"
+    if colon and file.endswith(".py") and not (module := module_of(file)).startswith("."):
+        exists = any(os.path.isfile(os.path.join(folder, file)) for folder in ("", *sys.path))
+        return f"{module}:{name}" if exists else given
     return _with_version(GYMNASIUM_IDS.get(given, given))
 
 

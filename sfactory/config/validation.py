@@ -20,7 +20,7 @@ from sfactory.config.env_families import install_advice, lack_of_family, search_
 from sfactory.config.env_names import GYMNASIUM_IDS
 from sfactory.config.field import FlagInfo
 from sfactory.config.flags import Flag, all_flags, assigned, did_you_mean, is_of_type, type_text, values_of
-from sfactory.config.import_strings import standard_library_problem
+from sfactory.config.import_strings import module_of, standard_library_problem
 from sfactory.config.population_rules import AUXILIARY_RULES, FEW_TURNS, POPULATION_RULES, ROLES_COMPARED
 from sfactory.config.rule import WAITING, Rule, idle_if, idle_unless, is_default, refuse, waits_for_learner
 from sfactory.config.run_rules import RANK_RULES, REMOTE_RULES, RUN_RULES, SAMPLING_RULES
@@ -128,8 +128,8 @@ def check_env_name(name: str) -> list[str]:
         text = _gymnasium_id_problem(name)
     elif not module or not rest or ":" in rest:
         text = "must read module:function, for example --env=my_envs:make, or module:Id-v0 for a Gymnasium id"
-    else:
-        text = _module_problem(module, rest)
+    elif (text := _module_problem(module_of(module), rest)) is not None and module.endswith(".py"):
+        text = f"there is no {module} below {Path.cwd()}, from where a file is named by its path"
     return [] if text is None else [f"{assigned('env', name)}: {text}"]
 
 

@@ -13,6 +13,7 @@ from gymnasium.envs.registration import EnvSpec, registry
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sfactory.config.env_names import env_name_of
 from sfactory.config.flags import Flag, all_flags, coerce, config_of, is_of_type, type_text, value_text
 from sfactory.config.points import parse_points
 from sfactory.config.schema import Config
@@ -121,6 +122,11 @@ def test_known_environments_and_modules_are_found_without_being_executed(
     for name in ("explosive_envs:make", "explosive_package.inner:make", "gymnasium:make", "CartPole", "Taxi-v4"):
         assert check_env_name(name) == []
     assert "does not hold it" in check_env_name("explosive_package.outer:make")[0]
+    assert env_name_of("explosive_package/inner.py:make") == "explosive_package.inner:make"
+    assert env_name_of("gymnasium/core.py:make") == "gymnasium.core:make"
+    for file in ("nofile.py", "explosive_package/outer.py", "../explosive_envs.py"):
+        (problem,) = check_env_name(env_name_of(f"{file}:make"))
+        assert problem.startswith(f"--env={file}:make: there is no {file} below {tmp_path}")
 
 
 def test_the_env_in_place_of_the_name_of_its_run_is_answered_with_that_name(tmp_path: Path) -> None:
