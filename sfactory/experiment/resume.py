@@ -80,8 +80,10 @@ class Resumed:
         Raises CheckpointError if a policy has checkpoints, but none that can be loaded, is of the kind that was asked
         for and, if given, has the ``weight_shapes`` of Plan.
         """
-        numbers = range(config.population.num_policies)
-        loaded = [_load(rundir, config, weight_shapes, policy, spec) for policy in numbers]
+        numbers, differing = range(config.population.num_policies), dict[str, str]()
+        loaded = [_load(rundir, config, weight_shapes, policy, spec, differing) for policy in numbers]
+        for text in differing.values():
+            log.warning("%s", text)
         known = [saved for saved in loaded if saved is not None]
         summary = Summary.read(rundir.summary_path)
         if not known:
@@ -90,7 +92,8 @@ class Resumed:
             asked = config.run.restart_behavior == "resume" and "restart_behavior" in given
             if made or asked or (given and rundir.run_json.exists()):
                 level = logging.WARNING if made else logging.INFO
-                log.log(level, "no checkpoint in %s%s: the run starts from the beginning", rundir.path, made)
+                start = assigned("init_from", source) if (source := config.checkpoint.init_from) else "the beginning"
+                log.log(level, "no checkpoint in %s%s: the run starts from %s", rundir.path, made, start)
             return None
         policies, stats_avg = list[ResumedPolicy](), config.report.stats_avg
         for policy, saved in enumerate(loaded):
@@ -191,8 +194,10 @@ def _load(
     weight_shapes: Mapping[str, tuple[int, ...]] | None,
     policy: int,
     spec: EnvSpec | None,
+    differing: dict[str, str],
 ) -> SavedState | None:
-    """The checkpoint of a policy that would be resumed."""
+    """The checkpoint of a policy that would be resumed. differing: gets a warning for each way in which observations
+    are others than in ``spec``."""
     directory = CheckpointDir(rundir.checkpoint_dir(policy), config.checkpoint.keep_checkpoints)
     wanted = config.checkpoint.load_checkpoint_kind
     kind = directory.kind_to_resume(wanted, policy in learning_policies(config))
@@ -213,7 +218,7 @@ def _load(
         _require_fit(saved.model, loaded.path, weight_shapes, config)
     trained, path = saved.spec, loaded.path
     if spec is not None and trained and (text := other_places(path, trained.obs, spec.part(trained.part_of).obs)):
-        log.warning("%s", text)
+        differing.setdefault(text.removeprefix(str(path)), text)
     return saved
 
 

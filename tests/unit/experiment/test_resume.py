@@ -167,10 +167,11 @@ def test_observations_that_have_changed_places_are_named(tmp_path: Path, caplog:
 
     trained = spec("goal", "pos")
     with RunDir.open(tmp_path, "run") as rundir:
-        save(rundir, 0, run_env_steps=100, seconds=7.0, env_spec=trained.plain())
-        save(rundir, 1, run_env_steps=100, seconds=7.0)  # of an older version
+        for policy in range(2):
+            save(rundir, policy, run_env_steps=100, seconds=7.0, env_spec=trained.plain())
+        save(rundir, 2, run_env_steps=100, seconds=7.0)  # of an older version
 
-        config = config_of({"env": "any", "num_policies": 2})
+        config = config_of({"env": "any", "num_policies": 3})
         for here in (trained, spec("agent_pos", "goal"), spec("goal", "pos", dtype="float64")):
             Resumed.from_checkpoint(rundir, config, spec=here)
 
@@ -194,3 +195,5 @@ def test_a_start_that_is_to_resume_says_that_there_is_no_checkpoint(
         Summary("failed", 500, 500, 500, 1.0).write(rundir.summary_path)
         assert Resumed.from_checkpoint(rundir, config, given={"env"}) is None
         assert "although an earlier session made 500 env steps" in caplog.messages[-1]
+        assert Resumed.from_checkpoint(rundir, config_of({"env": "any", "init_from": "a"}), given={"env"}) is None
+        assert caplog.messages[-1].endswith(": the run starts from --init_from=a")
