@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 from sfactory.config.flags import assigned
 from sfactory.config.resolve import Resolved
@@ -39,4 +40,4 @@ def for_rank(resolved: Resolved, place: Place) -> Resolved:
     if devices[0]:
         gpu = "gpu" if place.world > 1 else f"cuda:{devices[0]}"  # a rank sees no other
         resolved = resolved.replaced({"device": "cpu" if devices[0] == "cpu" else gpu}, "learner_devices")
-    return resolved.replaced(_OF_OTHERS, f"rank {place.rank}") if place.rank else resolved
+    return replace(resolved.replaced(_OF_OTHERS, f"rank {place.rank}"), changed=()) if place.rank else resolved

@@ -100,8 +100,7 @@ class Session:
                     initial_weights(self._config, plan.weight_shapes, None if self._place.rank else plan.spec)
                 else:
                     self._resolved = with_own_weights(self._resolved)
-                for warning in self._resolved.warnings:
-                    _log.warning("%s", warning)
+                self._warn()
                 if resumed is not None and resumed.finished(self._config):
                     resumed.say_finished(self._resolved.changed)
                     outcome = Outcome("done", summary_of(self._config, resumed, "done"), None)
@@ -137,8 +136,7 @@ class Session:
         """Measure throughput."""
         console = Console(None, None, quiet=self._config.report.quiet)
         plan = self.plan()
-        for warning in self._resolved.warnings:
-            _log.warning("%s", warning)
+        self._warn()
         if self._config.tuning.autotune:
             plan = self._tune(plan, console)
         started = now()
@@ -149,9 +147,13 @@ class Session:
     def sampler(self) -> Sampler:
         """Sample without a learner, and without a directory of a run."""
         plan = self.plan()
-        for warning in self._resolved.warnings:
-            _log.warning("%s", warning)
+        self._warn()
         return Sampler(self._config, plan, self._spawner, self._seed)
+
+    def _warn(self) -> None:
+        """Show the warnings of the settings, which are those of all ranks."""
+        for warning in () if self._place.rank else self._resolved.warnings:
+            _log.warning("%s", warning)
 
     @contextlib.contextmanager
     def _open_run_dir(self) -> Iterator[RunDir]:
@@ -172,8 +174,8 @@ class Session:
         run = self._config.run
         if self._place.rank and run.restart_behavior == "resume":
             run_dir = RunDir.unlocked(run.train_dir, run.experiment)
-        shapes, given = plan.weight_shapes or None, self._resolved.given
-        return Resumed.from_checkpoint(run_dir, self._config, shapes, given, plan.spec)
+        shapes, given, spec = plan.weight_shapes or None, self._resolved.given, None if self._place.rank else plan.spec
+        return Resumed.from_checkpoint(run_dir, self._config, shapes, given, spec)
 
     def plan(self) -> Plan:
         """Probe the env, and decide sizes and devices. Raises ResourceError if this system runs no processes."""
@@ -320,14 +322,13 @@ def _with_seed(resolved: Resolved) -> tuple[Resolved, int]:
 
 
 def with_own_weights(resolved: Resolved) -> Resolved:
-    """``resolved`` for a run that has a checkpoint: with what it began with, and a warning if the user gave other."""
+    """``resolved`` for a run that has a checkpoint: with what it began with, and warnings if the user gave other."""
     values, saved = values_of(resolved.config), resolved.saved.values
     begun = {name: saved.get(name, all_flags()[name].default) for name in OF_NEW_RUNS}
     changed = {name: value for name, value in begun.items() if value != values[name]}
-    for name in changed:
-        flag = assigned(name, values[name])
-        _log.warning("%s has no effect: only a new run begins with it; choose another --experiment", flag)
-    return resolved.replaced(changed, SAVED_RUN)
+    idle = "has no effect: only a new run begins with it; choose another --experiment"
+    warnings = [*resolved.warnings, *(f"{assigned(name, values[name])} {idle}" for name in changed)]
+    return dataclasses.replace(resolved.replaced(changed, SAVED_RUN), warnings=warnings)
 
 
 def _from_file(resolved: Resolved) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -134,6 +135,7 @@ def test_only_the_first_rank_reports() -> None:
     resolved = with_flags("--eval_interval_sec=5")
 
     assert for_rank(resolved, Place(0, 2, 0, 2)) is resolved
+    assert for_rank(dataclasses.replace(resolved, changed=["--gamma=0.9"]), Place(1, 2, 1, 2)).changed == ()
     config = for_rank(resolved, Place(1, 2, 1, 2)).config
     assert (config.report.quiet, config.report.with_tensorboard, config.evaluation.eval_interval_sec) == (
         True,

@@ -26,6 +26,7 @@ from sfactory.planning.env_probe import Probed
 from sfactory.planning.plan import fitted_to_env
 from sfactory.process.signals import Interrupts
 from sfactory.process.spawn import Spawner
+from sfactory.ranks.place import Place
 from sfactory.runner import session
 from sfactory.runner.first_lines import where_computed
 from sfactory.spec import EnvSpec
@@ -104,8 +105,9 @@ def test_time_left_counts_every_limit_but_the_defaults(
     assert session.ends_of(config_of(given)) == ends
 
 
-def test_a_benchmark_shows_the_warnings_of_its_start(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("rank", "shown"), [(0, ["--algo=APPO"]), (1, [])])
+def test_a_benchmark_shows_the_warnings_of_its_start_once_for_all_ranks(
+    rank: int, shown: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(session.Session, "plan", lambda self: None)
     monkeypatch.setattr(Benchmark, "__init__", lambda self, *given: None)
@@ -113,10 +115,10 @@ def test_a_benchmark_shows_the_warnings_of_its_start(
     argv = ["--env=CartPole-v1", "--benchmark=True", "--algo=APPO"]
     interrupts = Interrupts()
 
-    session.Session(read_command_line(argv), argv, Spawner(), interrupts, 0.0).benchmark()
+    session.Session(read_command_line(argv), argv, Spawner(), interrupts, 0.0, Place(rank, 2)).benchmark()
 
     interrupts.restore()
-    assert [message.partition(" ")[0] for message in caplog.messages] == ["--algo=APPO"]
+    assert [message.partition(" ")[0] for message in caplog.messages] == shown
 
 
 @pytest.mark.parametrize(
@@ -137,10 +139,11 @@ def test_a_run_with_a_checkpoint_keeps_what_it_began_with_and_warns_of_other_sta
     (tmp_path / "run").mkdir()
     write_config(tmp_path / "run", first.config, first.sources)
 
-    resumed = session.with_own_weights(read_command_line([*words, *given]))
+    again = read_command_line([*words, *given])
+    resumed = session.with_own_weights(again)
 
     assert resumed.config == first.config
-    assert len(caplog.messages) == warned
+    assert len(resumed.warnings) == warned + len(again.warnings)
 
 
 @pytest.mark.parametrize("agents", [2, 3, 5])
