@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
 from sfactory.clock import now
-from sfactory.config.argv import asks_for_help, words_of
+from sfactory.config.argv import PRINT_CONFIG, asks_for_help, scan, words_of
 from sfactory.config.commands import read_evaluate_line
-from sfactory.config.flags import values_of
+from sfactory.config.flags import all_flags, values_of
 from sfactory.config.import_strings import objects_of_program
 from sfactory.config.resolve import read_command_line
 from sfactory.errors import UNDER_MAIN_GUARD, ConfigError, ExitCode, Refused
@@ -287,7 +287,7 @@ def _arguments(flags: Mapping[str, object] | Sequence[str]) -> list[str]:
         raise ConfigError(["flags must be a mapping of names to values, or a list of words such as --env=CartPole-v1"])
     if asks_for_help(words):
         raise ConfigError(["--help: starts nothing; docs/flags.md lists all flags"])
-    if any(re.match("--print[_-]config(?!=false$)", word, re.IGNORECASE) for word in words):
+    if scan(words, {**all_flags(), PRINT_CONFIG.name: PRINT_CONFIG}).values.get(PRINT_CONFIG.name):
         raise ConfigError(["--print_config: starts nothing; python -m sfactory.train prints them"])
     return words
 
