@@ -97,8 +97,12 @@ class Evaluation:
         names = sorted({name for episode in self.episodes for name in episode.stats})
         text = io.StringIO()
         rows = csv.writer(text, lineterminator="\n")
-        first = ["episode", "return", "length"]
-        rows.writerow([*first, *(f"stats/{name}" if name in first else name for name in names)])
+        columns = ["episode", "return", "length"]
+        for name in names:
+            while name in columns:
+                name = f"stats/{name}"
+            columns.append(name)
+        rows.writerow(columns)
         for number, episode in enumerate(self.episodes):
             stats = [episode.stats.get(name, "") for name in names]
             rows.writerow([number, episode.episode_return, episode.length, *stats])

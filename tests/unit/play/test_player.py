@@ -155,14 +155,14 @@ def test_an_episode_in_which_no_agent_acted_has_no_part_in_returns() -> None:
 
 
 def test_columns_of_a_csv_have_different_names_where_an_env_reports_the_same(tmp_path: Path) -> None:
-    stats = {"length": 2.0, "return": 3.0, "episode": 4.0, "won": 6.0}
+    stats = {"length": 2.0, "return": 3.0, "episode": 4.0, "stats/length": 8.0, "won": 6.0}
 
     Evaluation({}, (Episode(1.0, 5, stats), Episode(2.0, 6, {"won": 7.0}))).write_csv(tmp_path / "episodes.csv")
 
     rows = [line.split(",") for line in (tmp_path / "episodes.csv").read_text().splitlines()]
     assert rows[0][:3] == ["episode", "return", "length"]
-    assert rows[0][3:] == ["stats/episode", "stats/length", "stats/return", "won"]
-    assert rows[1:] == [["0", "1.0", "5", "4.0", "2.0", "3.0", "6.0"], ["1", "2.0", "6", "", "", "", "7.0"]]
+    assert rows[0][3:] == ["stats/episode", "stats/length", "stats/return", "stats/stats/length", "won"]
+    assert rows[1:] == [["0", "1.0", "5", "4.0", "2.0", "3.0", "8.0", "6.0"], ["1", "2.0", "6", "", "", "", "", "7.0"]]
 
 
 @pytest.mark.parametrize(
