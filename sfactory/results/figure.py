@@ -164,8 +164,9 @@ def _warn_of_ends(runs: Sequence[Run], over: Axis) -> None:
 
 def _end(run: Run) -> float:
     """Its last env step, or its limit, which whole datasets exceed by more or less."""
-    steps, frames = (run.settings.get(name, math.inf) for name in ("train_for_env_steps", "train_for_frames"))
-    policies = len(set(run.settings.get("train_policies", ()))) or run.settings.get("num_policies", 1)
+    steps, frames = (run.count(name, math.inf) for name in ("train_for_env_steps", "train_for_frames"))
+    learning = run.settings.get("train_policies")
+    policies = len(set(map(str, learning))) if learning and isinstance(learning, list) else run.count("num_policies")
     limit = policies * min(steps, frames / run.frameskip)
     return float(min(_last_env_steps(run), limit))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sfactory import atomic
-from sfactory.config.flags import value_text
+from sfactory.config.flags import assigned, value_text
 from sfactory.config.hyperparameters import is_number
 from sfactory.config.saved_config import CONFIG_NAME, METRICS_NAME, NOT_RESUMED, RUN_NAME
 from sfactory.config.schema import ReportConfig
@@ -119,11 +118,18 @@ class Run:
             minutes.append(last)
         return np.array(minutes)
 
-    @property
+    def count(self, name: str, missing: float = 1.0) -> float:
+        """A setting that is a number above 0. Another one counts as ``missing``, and ``problems`` says so."""
+        value = self.settings.get(name, missing)
+        if value is missing or (is_number(value) and value > 0):
+            return float(value)
+        self.problems.append(f"{self.path / CONFIG_NAME}: {assigned(name, value)} is no number above 0")
+        return missing
+
+    @cached_property
     def frameskip(self) -> float:
         """Frames of an env step, as Config.frames_per_step counts them."""
-        given: list[Any] = [self.settings.get(name) for name in ("env_frameskip", "action_repeat")]
-        return math.prod((float(each) for each in given if is_number(each)), start=1.0)
+        return self.count("env_frameskip") * self.count("action_repeat")
 
     def curve(self, metric: str, over: Axis = "env_steps") -> Curve:
         """The values of one metric where rows have it; of processes, only while these work."""

@@ -180,6 +180,18 @@ def test_runs_that_have_reached_the_same_limit_end_alike_whatever_their_last_dat
     ]
 
 
+def test_settings_that_were_edited_into_wrong_types_are_named_and_left_out(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figure, "write_picture", lambda *_: None)
+    wrong: dict[str, Any] = {"train_for_env_steps": None, "num_policies": "3", "env_frameskip": 0, "train_policies": 7}
+    save_run("edited", [1.0] * 4, **wrong)
+
+    assert plot.main(["curves", "edited", "--over=frames", "--out=runs.svg"]) == 0
+    named = [f"{name}={value} is no number above 0" for name, value in list(wrong.items())[:3]]
+    assert sorted(caplog.messages) == sorted(f"train_dir/edited/config.json: --{each}" for each in named)
+
+
 def test_groups_that_are_compared_are_named_by_the_settings_that_all_of_their_runs_have() -> None:
     def group(gamma: float, env: str = "CartPole-v1") -> list[Run]:
         names = {seed: f"ppo_seed_{seed}_gamma_{gamma}_env_{env}" for seed in (1111, 2222)}
