@@ -132,7 +132,6 @@ class LoadMeter:
 
 
 _WIDE = 256  # rows; a larger batch of observations makes a forward pass hardly cheaper per row
-_IMAGE = 3  # dimensions
 _MUCH = 0.5  # of a core: less may be a moment in which the run's own processes share one
 _SOME = 0.25  # an additional process needs at least this much of an idle core
 
@@ -218,8 +217,7 @@ class Advisor:
         yield f"a --batch_size above {learner.batch_size} makes fewer updates of as many steps"
 
     def _fewer_epochs(self) -> Iterator[str]:
-        epochs = self._learner.num_epochs
-        if epochs > 1:
+        if (epochs := self._learner.num_epochs) > 1:
             yield f"--num_epochs below {epochs} costs less, and learns less from each step"
 
     def _for_cores(self) -> Iterator[str]:
@@ -267,7 +265,7 @@ class Advisor:
 
     def _reduced_precision(self, on_gpu: bool) -> Iterator[str]:
         """Reduced precision; it pays only for images, where nearly all time is spent in multiplications."""
-        has_images = any(len(tensor.shape) == _IMAGE for _, tensor in self._spec.obs)
+        has_images = any(leaf.is_image for _, leaf in self._spec.obs)
         if self._model.amp != "off" or not has_images or self._stage == "env":
             return
         if on_gpu:

@@ -175,7 +175,10 @@ def test_bottleneck_is_named(
     assert processes.meter.take().bound_by == bound_by
 
 
-IMAGES = EnvSpec(obs=(("obs", TensorSpec((4, 84, 84), "uint8")),), actions=(DiscreteHead("action", 4),))
+CHOICES = (DiscreteHead("action", 4),)
+IMAGES = EnvSpec(obs=(("obs", TensorSpec((4, 84, 84), "uint8", layout="chw")),), actions=CHOICES)
+GREY = EnvSpec(obs=(("obs", TensorSpec((84, 84), "uint8", layout="hw")),), actions=CHOICES)
+TABLES = EnvSpec(obs=(("obs", TensorSpec((4, 8, 8), "float32")),), actions=CHOICES)
 # Defaults of the table below: 4 cores, 2 workers with one wide split of vector observations, one epoch.
 DEFAULTS: dict[str, Any] = {
     "env": "CartPole-v1",
@@ -228,6 +231,8 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], set[str]]] = [
     ("actor", {"num_envs_per_worker": 8}, {}, set()),
     ("actor", {"inference": "local", "num_envs_per_worker": 8}, {"idle": 1.0}, {WORKERS, WIDER}),
     ("actor", {"inference": "local"}, {"spec": IMAGES}, {BF16}),
+    ("actor", {"inference": "local"}, {"spec": GREY}, {BF16}),
+    ("actor", {"inference": "local"}, {"spec": TABLES}, set()),  # no images, though of three dimensions
     ("actor", {"inference": "local"}, {"device": "cuda:0"}, {CENTRAL}),
     ("actor", {"benchmark": True, "benchmark_stage": "env", "inference": "local"}, {"spec": IMAGES}, set()),
     # Policy workers.
