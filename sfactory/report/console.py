@@ -22,10 +22,7 @@ from sfactory.report.progress import Progress, line_of
 
 
 class Console:
-    """Progress and messages on ``stream`` and in a log file. Methods may be called from any thread.
-
-    is_live: there is a live view, which wants ``show`` every second, and gets no lines of progress.
-    """
+    """Progress and messages on ``stream`` and in a log file. Methods may be called from any thread."""
 
     def __init__(
         self,
@@ -57,7 +54,7 @@ class Console:
 
     @property
     def is_live(self) -> bool:
-        """See the class."""
+        """Whether there is a live view, which wants ``show`` every second, and gets no lines of progress."""
         return self._view is not None
 
     def line(self, progress: Progress) -> None:
@@ -113,14 +110,9 @@ class Console:
         size = None if self._stream is None else screen_of(self._stream)
         stamp = datetime.now().strftime("%H:%M:%S ")
         indent = " " * len(stamp)
-        lines = [
-            part
-            for line in f"{stamp}{text}".splitlines()
-            for part in textwrap.wrap(
-                line, (size.columns if size else 80) - 1, subsequent_indent=indent, break_on_hyphens=False
-            )
-        ]
-        return "\n".join(lines)
+        width = size.columns if size else 80
+        form = textwrap.TextWrapper(width - 1, subsequent_indent=indent, break_on_hyphens=False)
+        return "\n".join(filter(None, map(form.fill, f"{stamp}{text}".splitlines())))
 
     def _write_stream(self, text: str) -> None:
         if self._stream is None:

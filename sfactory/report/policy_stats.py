@@ -39,11 +39,8 @@ class PolicyStats:
         metric = self._best_metric
         if self._metric_is_known or self.episodes.episodes < self._stats_avg:
             return None
-        if self.has_metric:
-            self._metric_is_known = True
-            return None
-        if not self._metric_is_due:
-            self._metric_is_due = True
+        if self.has_metric or not self._metric_is_due:
+            self._metric_is_known, self._metric_is_due = self.has_metric, True
             return None
         self._metric_is_known = True
         if metric == TRUE_OBJECTIVE:

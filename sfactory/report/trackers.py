@@ -151,7 +151,6 @@ class WandbTracker(Tracker):
     package = "wandb"
 
     def begin(self, name: str, identity: str, settings: Mapping[str, object], folder: str) -> None:
-        """See ``Tracker``."""
         for bound in ("WANDB_INIT_TIMEOUT", "WANDB_FINISH_TIMEOUT"):  # its exit handler would wait without an end, too
             os.environ.setdefault(bound, f"{TIMEOUTS.tracker:g}")
         project = os.environ.get("WANDB_PROJECT", PROJECT)
@@ -162,15 +161,12 @@ class WandbTracker(Tracker):
         self._run.define_metric("*", step_metric="env_steps")
 
     def send(self, numbers: Mapping[str, float], env_steps: int) -> None:
-        """See ``Tracker``."""
         self._run.log(dict(numbers))
 
     def send_video(self, path: Path, env_steps: int) -> None:
-        """See ``Tracker``."""
         self._run.log({VIDEO: self._api.Video(str(path), format="mp4"), "env_steps": env_steps})
 
     def end(self, outcome: Outcome) -> None:
-        """See ``Tracker``."""
         self._run.finish(exit_code=0 if outcome.status == "done" else 1)
 
 
@@ -180,7 +176,6 @@ class MlflowTracker(Tracker):
     package = "mlflow"
 
     def begin(self, name: str, identity: str, settings: Mapping[str, object], folder: str) -> None:
-        """See ``Tracker``."""
         self._names: dict[str, str] = {}  # there, by name here
         self._client = self._api.MlflowClient()
         experiment = self._api.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)).experiment_id
@@ -196,7 +191,6 @@ class MlflowTracker(Tracker):
             self._client.log_batch(self._run, params=params[at : at + _MLFLOW_PARAMS])
 
     def send(self, numbers: Mapping[str, float], env_steps: int) -> None:
-        """See ``Tracker``."""
         accepted = {self._accepted(name): number for name, number in numbers.items()}
         self._api.log_metrics(accepted, step=env_steps, run_id=self._run)
 
@@ -217,11 +211,10 @@ class MlflowTracker(Tracker):
         return self._names[name]
 
     def send_video(self, path: Path, env_steps: int) -> None:
-        """See ``Tracker``. It is an artifact, which MLflow shows by its name."""
+        # An artifact, which MLflow shows by its name.
         self._client.log_artifact(self._run, str(path), VIDEOS_NAME)
 
     def end(self, outcome: Outcome) -> None:
-        """See ``Tracker``."""
         status = {"done": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}[outcome.status]
         self._client.set_terminated(self._run, status)
 
@@ -232,20 +225,17 @@ class TrackioTracker(Tracker):
     package = "trackio"
 
     def begin(self, name: str, identity: str, settings: Mapping[str, object], folder: str) -> None:
-        """See ``Tracker``. Trackio knows a run by its name, so the identity is part of it."""
+        # Trackio knows a run by its name, so the identity is part of it.
         project = os.environ.get("TRACKIO_PROJECT", PROJECT)
         self._run = self._api.init(
             project=project, name=f"{name}-{identity}", config=_plain(settings), resume="allow", embed=False
         )
 
     def send(self, numbers: Mapping[str, float], env_steps: int) -> None:
-        """See ``Tracker``."""
         self._run.log(dict(numbers), step=env_steps)
 
     def send_video(self, path: Path, env_steps: int) -> None:
-        """See ``Tracker``."""
         self._run.log({VIDEO: self._api.Video(str(path), format="mp4")}, step=env_steps)
 
     def end(self, outcome: Outcome) -> None:
-        """See ``Tracker``."""
         self._run.finish()

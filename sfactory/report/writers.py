@@ -124,12 +124,13 @@ class TensorBoard:
     """TensorBoard files of a run in its folder; with several policies, each has a folder of its own below it.
 
     There its scalars have the names that they have in a run of one policy, so that charts lay all policies together.
+    For its methods see TensorBoardWriter.
     """
 
     def __init__(self, directory: Path, flush_secs: float, config: Config) -> None:
         """Writes the settings of ``config``, too, as text and as hyperparameters."""
-        policies, numbers = config.population.num_policies, range(config.population.num_policies)
-        folders = {f"policy_{number}/": directory / f"policy_{number}" for number in numbers if policies > 1}
+        policies = config.population.num_policies
+        folders = {f"policy_{number}/": directory / f"policy_{number}" for number in range(policies) if policies > 1}
         for folder in folders.values():
             with contextlib.suppress(OSError):  # what is lost is logged where it is written
                 folder.mkdir(exist_ok=True)
@@ -138,7 +139,6 @@ class TensorBoard:
         self._of_policies = {name: TensorBoardWriter(folder, flush_secs) for name, folder in folders.items()}
 
     def write(self, env_steps: int, scalars: Scalars) -> None:
-        """See TensorBoardWriter."""
         left = dict(scalars)
         for prefix, writer in self._of_policies.items():
             own = {name: left.pop(name) for name in scalars if name.startswith(prefix)}
@@ -147,11 +147,9 @@ class TensorBoard:
         self._of_run.write(env_steps, left)
 
     def show(self, env_steps: int, name: str, gif: Path) -> None:
-        """See TensorBoardWriter."""
         self._of_run.show(env_steps, name, gif)
 
     def close(self) -> None:
-        """See TensorBoardWriter."""
         for writer in (self._of_run, *self._of_policies.values()):
             writer.close()
 
@@ -243,7 +241,6 @@ class _Clock:
         self._last, self._ahead = begin, 0.0
 
     def now(self) -> float:
-        """The time."""
         moment = datetime.now().timestamp()
         self._ahead = max(self._ahead, self._last - moment)
         self._last = moment + self._ahead
