@@ -95,11 +95,11 @@ def spread(values: Mapping[str, Any], family: Mapping[str, Any], unset: Collecti
     learned from when it is many updates old.
     """
     names = ("num_workers", "num_envs_per_worker", "batch_size")
-    sizes, splits = tuple(values[name] for name in names), values["worker_num_splits"]
+    sizes, splits, rollout = tuple(values[name] for name in names), values["worker_num_splits"], values["rollout"]
     actors, envs, batch = sizes
     waits = not values["async_rl"] or values["num_batches_to_accumulate"] == 0
     own = family.get("num_workers", 0)  # 1: the actors would share one simulator
-    if values["serial_mode"] or own < 2 or "num_envs_per_worker" not in family or min(*sizes, splits) < 1:
+    if values["serial_mode"] or own < 2 or "num_envs_per_worker" not in family or min(*sizes, splits, rollout) < 1:
         return {}
     total = own * family["num_envs_per_worker"]
     # A step of a vector env costs about the same for few envs as for many.
@@ -111,7 +111,7 @@ def spread(values: Mapping[str, Any], family: Mapping[str, Any], unset: Collecti
     if divides and actors > own:
         envs = max(splits, total // actors // splits * splits)
     if "batch_size" in unset:
-        times = actors * envs * values["rollout"] / (total * family.get("rollout", values["rollout"]))
+        times = actors * envs * rollout / (total * family.get("rollout", rollout))
         # Where collection does not wait, slots bound how far it runs ahead, and little more does no harm.
         batch *= min(max(1, math.ceil(times) if waits else int(times)), LARGEST_BATCH)
     return {name: new for name, new, old in zip(names, (actors, envs, batch), sizes, strict=True) if new != old}
@@ -220,7 +220,7 @@ def without_lesser_limits(
 
 
 def _falls_without_end(schedule: str, config: Config) -> bool:
-    return decays(str(value_of(config, schedule))) and all(is_default(config, limit) for limit in _LIMITS)
+    return decays(value_of(config, schedule)) and all(is_default(config, limit) for limit in _LIMITS)
 
 
 RUN_RULES = (

@@ -721,7 +721,8 @@ def test_sizes_that_were_typed_and_do_not_fit_are_refused() -> None:
     expected = "--batch_size=1024: must be a multiple of rollout (48): nearest are 1008 and 1056"
 
     assert refused(PLAIN_ENV, *both) == refused(PLAIN_ENV, *both, "--task_defaults=False") == [expected]
-    assert refused(PLAIN_ENV, "--rollout=0") == ["--rollout=0: must be at least 1"]
+    of_family = "--env=pettingzoo:classic.connect_four_v3"  # with sizes of its own, but for the rollout
+    assert [refused(env, "--rollout=0")[0] for env in (PLAIN_ENV, of_family)] == ["--rollout=0: must be at least 1"] * 2
     save_run(PLAIN_ENV, "--batch_size=1024")
     assert refused("--experiment=old", "--rollout=48") == [
         f"{expected} (this value comes from: given at an earlier start)"
