@@ -21,7 +21,7 @@ from sfactory.config.ancestors import (
     ancestors,
     entries,
 )
-from sfactory.config.argv import ALGO_FLAG, CONFIG_FLAG, PRINT_CONFIG_FLAG
+from sfactory.config.argv import ALGO, CONFIG, PRINT_CONFIG
 from sfactory.config.commands import (
     CheckConfig,
     EvaluateConfig,
@@ -49,9 +49,9 @@ RELATIONS = (SAME, RENAMED, REPLACED, PLANNED, DROPPED)
 WORDS = {
     "help": "print the most important flags; --help=all: all with type, default, range and meaning; --help=SECTION, "
     "--help=FLAG: some of them; with --env, with the defaults that hold for it",
-    CONFIG_FLAG: "YAML, TOML or JSON file of flags and their values, with or without their sections (train alone)",
-    PRINT_CONFIG_FLAG: "print all flags with their values and sources, as such a JSON file, and stop (train alone)",
-    ALGO_FLAG: "APPO, which is what sfactory does in any case: for Sample Factory's command lines (train alone)",
+    CONFIG.name: "YAML, TOML or JSON file of flags and their values, with or without their sections (train alone)",
+    PRINT_CONFIG.name: "print all flags with their values and sources, as such a JSON file, and stop (train alone)",
+    ALGO.name: "APPO, which is what sfactory does in any case: for Sample Factory's command lines (train alone)",
 }
 # The document is the same on all machines; and an empty text is no default where something must be given.
 DEFAULTS_IN_WORDS = {"num_workers": "number of cores"} | dict.fromkeys(("env", "experiment", "out", "run"), "required")

@@ -28,14 +28,13 @@ from sfactory.config.flags import Flag, Reading, all_flags, coerce, did_you_mean
 from sfactory.config.import_strings import name_of_program
 from sfactory.errors import ConfigError
 
-CONFIG_FLAG = "config"
 # Settings of the command line, not of the run.
-CONFIG = Flag(CONFIG_FLAG, "", str, "flags.yaml", FlagInfo("file of flags", path=True))
-PRINT_CONFIG_FLAG = "print_config"
-PRINT_CONFIG = Flag(PRINT_CONFIG_FLAG, "", bool, False, FlagInfo("print the flags and stop"))
+_FILE = FlagInfo("YAML, TOML or JSON file with names of flags and their values", path=True)
+CONFIG = Flag("config", "", str, "flags.yaml", _FILE)
+_PRINTS = FlagInfo("print the value and source of every flag, as a JSON file, and stop")
+PRINT_CONFIG = Flag("print_config", "", bool, False, _PRINTS)
 # Sample Factory's examples give it, and it is what is done anyway.
-ALGO_FLAG = "algo"
-ALGO = Flag(ALGO_FLAG, "", str, "APPO", FlagInfo("the algorithm"))
+ALGO = Flag("algo", "", str, "APPO", FlagInfo("the algorithm"))
 # What has one name in one command and another in another one.
 _SAME_THING = (
     ("eval_episodes", "episodes", "max_num_episodes"),

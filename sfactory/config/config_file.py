@@ -13,7 +13,7 @@ import yaml
 
 from sfactory.atomic import read_bytes
 from sfactory.config.ancestors import ancestor_hint
-from sfactory.config.argv import CONFIG_FLAG
+from sfactory.config.argv import CONFIG
 from sfactory.config.flags import Reading, all_flags, assigned, did_you_mean, shown, strict_json
 from sfactory.config.saved_config import DRAWN, PRINTED
 from sfactory.config.schema import Config
@@ -42,7 +42,7 @@ def read_config_file(path: str) -> ConfigFile:
     A seed that the run has drawn is left out, so that each run with its settings draws its own. Problems are collected,
     not raised.
     """
-    where = assigned(CONFIG_FLAG, path)
+    where = assigned(CONFIG.name, path)
     form, parse = _FORMS.get(Path(path).suffix, ("YAML", _strict_yaml))
     try:
         data = parse(read_bytes(path).decode())

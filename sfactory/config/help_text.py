@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from typing import get_type_hints
 
+from sfactory.config.argv import CONFIG, PRINT_CONFIG
 from sfactory.config.flags import Flag, all_flags, did_you_mean, shown, type_text, value_text
 from sfactory.config.schema import Config
 from sfactory.errors import ConfigError
@@ -30,6 +31,7 @@ _FORM_OF_TRAIN = (
     f"{_FORM}; lists as --name 64 64. No flag can be abbreviated. Of several sources the last one wins: the defaults "
     "below, the saved run that is resumed, the file given with --config, the command line."
 )
+_CONFIG = f"--{CONFIG.name} FILE"
 _USAGE = "usage: {} --env=ENV [--flag=value ...]"
 _SUBCOMMANDS = {"report_page": "report", "launcher": "launch"}  # those with other names than their modules
 _ABOUT = (
@@ -61,12 +63,8 @@ def train_help(topic: str = "", family: str | None = None, family_defaults: Mapp
         raise ConfigError([f"--help={shown(topic)}: neither a section nor a flag{near or f'; {there_are}'}"])
     lines = [_USAGE.format(called_as("train")), "", *textwrap.wrap(_FORM_OF_TRAIN, width)]
     if topic == "all":
-        lines += ["", "  --config FILE", f"{_INDENT}YAML, TOML or JSON file with names of flags and their values"]
-        lines += [
-            "",
-            "  --print_config",
-            f"{_INDENT}print the value and source of every flag, as a JSON file, and stop",
-        ]
+        lines += ["", f"  {_CONFIG}", _INDENT + CONFIG.info.help]
+        lines += ["", f"  --{PRINT_CONFIG.name}", _INDENT + PRINT_CONFIG.info.help]
     for section in sections if topic == "all" else [topic]:
         lines += ["", *textwrap.wrap(f"{section}: {(sections[section].__doc__ or '').strip()}", width)]
         lines += [line for flag in flags.values() if flag.section == section for line in described(flag)]
@@ -81,7 +79,7 @@ def _short_help(defaults: Mapping[str, object], width: int) -> str:
         meaning = flags[name].info.help.partition(";")[0]
         rows[f"--{name} {type_text(flags[name])}"] = meaning + (f" [{shown(default)}]" if default else "")
     rows |= {
-        "--config FILE": "YAML, TOML or JSON file with names of flags and their values",
+        _CONFIG: CONFIG.info.help,
         "--help=all": f"all {len(flags)} flags",
         "--help=SECTION": f"those of one section: {', '.join(get_type_hints(Config))}",
         "--help=FLAG": "all about one flag; with --env, its default there",

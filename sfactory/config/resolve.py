@@ -15,17 +15,7 @@ from pathlib import Path
 from typing import cast
 
 from sfactory.config.ancestors import ancestor_hint
-from sfactory.config.argv import (
-    ALGO,
-    ALGO_FLAG,
-    CONFIG,
-    CONFIG_FLAG,
-    PRINT_CONFIG,
-    PRINT_CONFIG_FLAG,
-    CommandLine,
-    say_arguments,
-    scan,
-)
+from sfactory.config.argv import ALGO, CONFIG, PRINT_CONFIG, CommandLine, say_arguments, scan
 from sfactory.config.config_file import ConfigFile, read_config_file
 from sfactory.config.env_families import EnvFamily, search_families
 from sfactory.config.env_names import env_name_of
@@ -128,10 +118,10 @@ def read_command_line(argv: Sequence[str], several_ranks: bool = False) -> Resol
         print(_help(line.help, str(given.get("env", ""))), end="", flush=True)
         raise SystemExit(0)
     say_arguments(line, str(given.get("env", "")))
-    prints = line.words.get(PRINT_CONFIG_FLAG) is True
+    prints = line.words.get(PRINT_CONFIG.name) is True
     findings = _Findings([*line.problems, *file.problems], renamed, line.broken | (file.broken - line.values.keys()))
     findings.chosen.update(line.values, () if file.of_run else file.values)
-    _judge_algo(line.words.get(ALGO_FLAG), findings)
+    _judge_algo(line.words.get(ALGO.name), findings)
     saved = _saved_run(given, findings)
     layers = _layers(line, file, saved, findings)
     values, sources = _merged(layers)
@@ -188,7 +178,7 @@ def _untrusted(
     line: CommandLine, file: ConfigFile, saved: SavedConfig, values: Mapping[str, object], sources: Mapping[str, str]
 ) -> list[str]:
     """Problems of values that name code and come from a run's files alone."""
-    path = str(line.words.get(CONFIG_FLAG, ""))
+    path = str(line.words.get(CONFIG.name, ""))
     of_run = file.of_run or Path(path).name == CONFIG_NAME  # it may be given in the form of any other file
     if (line.values if of_run else {**file.values, **line.values}).get(TRUST) is True:
         return []
@@ -209,7 +199,7 @@ def _given(argv: Sequence[str]) -> tuple[CommandLine, ConfigFile, list[str]]:
     words = {flag.name: flag for flag in (CONFIG, PRINT_CONFIG, ALGO)}
     line = scan(argv, {**words, **all_flags()})
     line.words = {name: line.values.pop(name) for name in words if name in line.values}
-    path = line.words.get(CONFIG_FLAG)
+    path = line.words.get(CONFIG.name)
     file = ConfigFile() if path is None else read_config_file(str(path))
     renamed: list[str] = []
     by_env = DEFAULT, experiment_of(str(file.values.get("env", "")))
@@ -280,9 +270,9 @@ def _judge_algo(algo: object, findings: _Findings) -> None:
     if algo is None:
         return
     if str(algo).upper() in (ALGO.default, "PPO"):
-        findings.warnings.append(f"{assigned(ALGO_FLAG, algo)} is what sfactory does in any case; it may be left out")
+        findings.warnings.append(f"{assigned(ALGO.name, algo)} is what sfactory does in any case; it may be left out")
     else:
-        findings.problems.append(f"{assigned(ALGO_FLAG, algo)}: {ancestor_hint(ALGO_FLAG, all_flags(), prefix='--')}")
+        findings.problems.append(f"{assigned(ALGO.name, algo)}: {ancestor_hint(ALGO.name, all_flags(), prefix='--')}")
 
 
 def _saved_run(given: Mapping[str, object], findings: _Findings) -> SavedConfig:
