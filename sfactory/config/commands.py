@@ -10,6 +10,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
@@ -83,6 +84,10 @@ class Command(Generic[Settings]):
             problems.append(_which_run(str(values.get("env", "")), Path(str(values.get("train_dir", "")))))
         where = {name: values[name] for name in _WHERE if name in values}
         return problems + [p.text for p in find_problems(config_of(where), broken) if p.flags[0] in where]
+
+
+def _words_before_flags(argv: Sequence[str]) -> list[str]:
+    return list(takewhile(lambda token: not token.startswith("-"), argv))
 
 
 def _which_run(env: str, train_dir: Path) -> str:
@@ -249,9 +254,9 @@ plot_flags = _PLOT.flags
 
 def read_plot_line(argv: Sequence[str]) -> Plot:
     """The plot that ``argv`` asks for: words, then flags; otherwise as ``Command.read``."""
-    count = next((i for i, token in enumerate(argv) if token.startswith("-")), len(argv))
-    settings = _PLOT.read(argv[count:], _picture_problems(argv[:count]))
-    picture, *words = argv[:count]
+    given = _words_before_flags(argv)
+    settings = _PLOT.read(argv[len(given) :], _picture_problems(given))
+    picture, *words = given
     at = words.index(VERSUS) if picture == COMPARE else len(words)
     of_population = picture == POPULATION
     sides = [side for side in (words[:at], words[at + 1 :]) if side]
@@ -323,13 +328,13 @@ page_flags = _PAGE.flags
 
 def read_page_line(argv: Sequence[str]) -> Page:
     """The page that ``argv`` asks for: words, then flags; otherwise as ``Command.read``."""
-    count = next((i for i, token in enumerate(argv) if token.startswith("-")), len(argv))
-    problems = [] if count else [f"of which runs? write {called_as('report_page')} RUN ..., with the name of each"]
-    settings = _PAGE.read(argv[count:], problems)
-    runs = tuple(run_dirs(argv[:count], settings.train_dir))
+    words = _words_before_flags(argv)
+    problems = [] if words else [f"of which runs? write {called_as('report_page')} RUN ..., with the name of each"]
+    settings = _PAGE.read(argv[len(words) :], problems)
+    runs = tuple(run_dirs(words, settings.train_dir))
     folder = runs[0] if len(runs) == 1 else Path()
     out = Path(settings.out) if settings.out else folder / PAGE_NAME
-    find = partial(run_dirs, argv[:count], settings.train_dir, says=False)
+    find = partial(run_dirs, words, settings.train_dir, says=False)
     return Page(runs, None if settings.serve else out, settings.port, find)
 
 
@@ -365,9 +370,9 @@ match_flags = _MATCH.flags
 
 def read_match_line(argv: Sequence[str]) -> tuple[list[str], MatchConfig]:
     """The runs and settings that ``argv`` asks for: words, then flags; otherwise as ``Command.read``."""
-    count = next((i for i, token in enumerate(argv) if token.startswith("-")), len(argv))
-    problems = [] if count else [f"who plays? write {called_as('match')} RUN ..., with the name of each run"]
-    return list(argv[:count]), _MATCH.read(argv[count:], problems)
+    words = _words_before_flags(argv)
+    problems = [] if words else [f"who plays? write {called_as('match')} RUN ..., with the name of each run"]
+    return words, _MATCH.read(argv[len(words) :], problems)
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ LINEAR_DECAY = "linear_decay"
 DECAY_FORM = f"{LINEAR_DECAY}, or {LINEAR_DECAY}:0.6:0.9, which starts to fall at 60% of the limit and is 0 from 90% on"
 
 
-def points_error(text: str) -> str | None:
-    """The problem of a schedule that may be empty; None if it is fine."""
+def points_error(text: str, must_be: str = "must be ") -> str | None:
+    """The problem of a schedule that may be empty; None if it is fine. must_be: what it begins with."""
     try:
         if text:
             parse_points(text)
     except ValueError as error:
-        return f"must be {POINTS_FORM}: {error}"
+        return f"{must_be}{POINTS_FORM}: {error}"
     return None
 
 

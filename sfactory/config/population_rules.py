@@ -7,7 +7,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any
 
 from sfactory.config.flags import value_of
 from sfactory.config.hyperparameters import (
@@ -267,8 +266,7 @@ def _names(name: str, form: str, registered: bool = False) -> Rule:
     """A rule that all elements of the list ``name`` are module:attribute, or, if ``registered``, installed names."""
 
     def find(config: Config) -> str | None:
-        names: Any = value_of(config, name)
-        wrong = [each for each in names if not _names_attribute(each, registered)]
+        wrong = [each for each in value_of(config, name) if not _names_attribute(each, registered)]
         return f"{', '.join(map(repr, wrong))} must read {form}" if wrong else None
 
     return Rule((name,), find)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 
-from sfactory.config.flags import did_you_mean
+from sfactory.config.flags import did_you_mean, value_of
 from sfactory.config.points import DECAY_FORM, LINEAR_DECAY, POINTS_FORM, decay_error, decays, points_error
 from sfactory.config.rule import (
     WAITING,
@@ -188,11 +188,11 @@ def _two_networks(name: str) -> Rule:
     return Rule((name, "model", "actor_critic_share_weights"), find)
 
 
-def _only(flag: str, section: str, words: tuple[str, ...], what: str) -> Rule:
+def _only(flag: str, words: tuple[str, ...], what: str) -> Rule:
     """A rule that a list with other words breaks."""
 
     def find(config: Config) -> str | None:
-        unknown = [word for word in getattr(getattr(config, section), flag) if word not in words]
+        unknown = [word for word in value_of(config, flag) if word not in words]
         if not unknown:
             return None
         return f"{unknown[0]!r} is no {what}: there are {', '.join(words)}{did_you_mean(unknown[0], words)}"
@@ -237,7 +237,7 @@ NETWORK_RULES = (
     _two_networks("critic_obs_keys"),
     _two_networks("actor_obs_keys"),
     Rule(("obs_layout",), _unknown_layout),
-    _only("core_inputs", "model", CORE_INPUTS, "input of a core"),
+    _only("core_inputs", CORE_INPUTS, "input of a core"),
     needs("core_inputs", "use_rnn", "only a policy with a memory has such inputs"),
     excludes("core_inputs", "model", "a whole model has no core"),
     excludes("use_layer_norm", "use_spectral_norm", "the layers would be normalized twice"),
@@ -258,8 +258,7 @@ def _exploration_schedule(config: Config) -> str | None:
     text = config.algo.exploration_loss_coeff_schedule
     if decays(text):
         return decay_error(text)
-    error = points_error(text)
-    return error and f"must be {DECAY_FORM}; or {error.removeprefix('must be ')}"
+    return points_error(text, f"must be {DECAY_FORM}; or ")
 
 
 OBJECTIVE_RULES = (
@@ -317,8 +316,7 @@ def _rate_schedule(config: Config) -> str | None:
     choices = f"must be one of {', '.join(LR_WORDS)}, or "
     if ":" not in text:
         return f"{choices}{POINTS_FORM}{did_you_mean(text, LR_WORDS)}"
-    error = points_error(text)
-    return error and choices + error.removeprefix("must be ")
+    return points_error(text, choices)
 
 
 def _critic_has_own_weights(config: Config) -> str | None:
@@ -349,9 +347,9 @@ def _something_is_learned(config: Config) -> str | None:
 
 
 OPTIMIZER_RULES = (
-    _only("freeze", "optim", PARTS, "part of a policy"),
+    _only("freeze", PARTS, "part of a policy"),
     Rule(("freeze", "use_rnn", "decoder_mlp_layers", "decoder", "model"), _something_is_learned),
-    _only("init_parts", "checkpoint", PARTS, "part of a policy"),
+    _only("init_parts", PARTS, "part of a policy"),
     *idle_unless(("freeze_until",), "freeze", value="encoder"),
     *idle_unless(("init_parts",), "init_from", value="RUN"),
     Rule(("lr_schedule",), _rate_schedule),

@@ -73,10 +73,12 @@ def _carry_code(kwargs: object, env: str) -> bool:
 
 def _names(value: object) -> Iterator[str]:
     """All keys in a value."""
-    for name in value if isinstance(value, Mapping) else ():
-        yield str(name)
-    for element in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
-        yield from _names(element)
+    if isinstance(value, Mapping):
+        yield from map(str, value)
+        yield from _names(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for element in value:
+            yield from _names(element)
 
 
 def _texts(value: object) -> Iterator[str]:
