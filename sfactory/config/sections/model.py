@@ -55,8 +55,7 @@ class ModelConfig:
     encoder_entity_layers: int = flag(1, "layers of attention among entities", ge=1, le=64)
     use_rnn: bool = flag(False, "give the policy a memory: a recurrent core between encoder and heads")
     rnn_type: Literal["gru", "lstm", "mingru"] = flag(
-        "gru",
-        "type of the recurrent core; mingru learns from all steps of a rollout at once",
+        "gru", "type of the recurrent core; mingru learns from all steps of a rollout at once"
     )
     rnn_size: int = flag(512, "hidden units of each recurrent layer", ge=1)
     rnn_num_layers: int = flag(1, "recurrent layers", ge=1, le=64)

@@ -57,9 +57,7 @@ class RunConfig:
         "cpu several times, separated by commas (docs/scaling.md); empty: one learner, on device",
     )
     train_for_env_steps: int = flag(
-        _NO_LIMIT,
-        "stop after this many trained env steps (frameskip not counted) of each policy that learns",
-        gt=0,
+        _NO_LIMIT, "stop after this many trained env steps (frameskip not counted) of each policy that learns", gt=0
     )
     train_for_frames: int = flag(
         _NO_LIMIT, "stop after this many frames, which are env steps x env_frameskip x action_repeat", gt=0

@@ -15,10 +15,7 @@ class SamplingConfig:
     """How experience is collected."""
 
     num_workers: int = flag(
-        Cores.available().count,
-        "number of actor processes; with remote_actors_port 0: none here",
-        ge=0,
-        le=4096,
+        Cores.available().count, "number of actor processes; with remote_actors_port 0: none here", ge=0, le=4096
     )
     num_envs_per_worker: int = flag(2, "environments stepped by each actor; a multiple of worker_num_splits", ge=1)
     worker_num_splits: int = flag(
@@ -164,7 +161,5 @@ class WrapperConfig:
     @property
     def used(self) -> dict[str, object]:
         """The flags that wrap something, with their values, in the order of the wrappers."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {
-            field.name: values[field.name] for field in dataclasses.fields(self) if values[field.name] != field.default
-        }
+        values = ((field, getattr(self, field.name)) for field in dataclasses.fields(self))
+        return {field.name: value for field, value in values if value != field.default}

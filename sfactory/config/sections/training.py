@@ -265,8 +265,7 @@ class AlgoConfig:
         le=1,
     )
     rnd_first_only: bool = flag(
-        True,
-        "RND: within a rollout, an observation earns the bonus only the first time that it is seen in its episode",
+        True, "RND: within a rollout, an observation earns the bonus only the first time that it is seen in its episode"
     )
 
     @property
