@@ -55,7 +55,8 @@ def fit(report: Report, resolved: Resolved, given: Mapping[str, object]) -> Fit:
         resolved = fitted_to_env(resolved, report.probed._replace(step_us=step), device)
         config = resolved.config
         step = step if steps_are_timed(config) else None
-        plan = plan_sizes(config, report.probed.spec.for_model(config.model), step)
+        spec = report.probed.spec.for_model(config.model)
+        plan = plan_sizes(config, spec, step, report.probed.makes_tensors)
     except Refused as error:
         report.refusal = str(error)
         report.findings = (*report.findings, Finding("violation", "train", f"training refuses it: {error}", ""))

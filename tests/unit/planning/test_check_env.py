@@ -13,6 +13,7 @@ from sfactory.check_env import main, train_flags
 from sfactory.config.argv import words_of
 from sfactory.config.resolve import read_command_line
 from sfactory.env.factory import EnvFactory
+from sfactory.planning import plan
 from sfactory.planning.env_inspection import Report, inspect_env, inspect_in_process
 from sfactory.planning.env_report import Fit, fit, text_of
 from sfactory.process.spawn import Spawner
@@ -236,6 +237,21 @@ def test_settings_are_those_of_training_which_times_no_vector_envs(env: str, env
 
     assert settings is not None
     assert settings["num_envs_per_worker"] == envs
+
+
+def test_memory_is_that_of_training_which_has_no_slots_for_a_tensor_env(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: list[tuple[int, ...]] = []
+    monkeypatch.setattr(plan, "require_memory", lambda *sizes: planned.append(sizes))
+    name = "sfactory_envs.synthetic.counting_tensors:CountingTensors"
+    resolved = read_command_line([f"--env={name}", "--device=cpu"])
+    report = inspect_env(EnvFactory(name), 10)
+    assert report.probed is not None
+
+    fit(report, resolved, {})
+    config = plan.fitted_to_env(resolved, report.probed, "cpu").config
+    plan.plan_sizes(config, report.probed.spec.for_model(config.model), resident=True)
+
+    assert planned[0] == planned[1]
 
 
 def test_a_family_that_limits_time_itself_gets_no_advice_on_it() -> None:
