@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Sequence
 
 from sfactory.actor.policy_assignment import SOLE_AGENT, policies_by_name
 from sfactory.config.flags import assigned
@@ -61,9 +60,14 @@ def kinds_of_policies(config: Config, spec: EnvSpec) -> tuple[str, ...]:
             raise ConfigError([f"agents with the spaces of {kind!r} have no observation beside an action mask"])
     kinds: list[str] = []
     for policy in range(population.num_policies):
-        own = [agent for agent, plays in enumerate(chosen) if plays == policy]
-        _require_one_kind(mapping, policy, [spec.agents[agent] for agent in own], [spec.kinds[agent] for agent in own])
-        kinds.append(spec.kinds[own[0]])
+        first, *others = [agent for agent, plays in enumerate(chosen) if plays == policy]
+        if odd := [agent for agent in others if spec.kinds[agent] != spec.kinds[first]]:
+            problem = (
+                f"{assigned('policy_mapping', mapping)}: policy {policy} plays {agents[first]!r} and "
+                f"{agents[odd[0]]!r}, which have different spaces; give them policies of their own"
+            )
+            raise ConfigError([problem])
+        kinds.append(spec.kinds[first])
     waiting = "num_batches_to_accumulate" if config.sampling.async_rl else "async_rl"
     for flag, is_set, why in (
         (waiting, waits_for_learner(config), "where collection waits for the learner, each needs splits of its own"),
@@ -83,14 +87,3 @@ def kinds_of_policies(config: Config, spec: EnvSpec) -> tuple[str, ...]:
         if is_set:
             raise ConfigError([f"--{flag}: {why}, and the env's agents have different spaces: leave it out"])
     return tuple(kinds)
-
-
-def _require_one_kind(mapping: str, policy: int, agents: Sequence[str], kinds: Sequence[str]) -> None:
-    for agent, kind in zip(agents, kinds, strict=True):
-        if kind != kinds[0]:
-            raise ConfigError(
-                [
-                    f"{assigned('policy_mapping', mapping)}: policy {policy} plays {agents[0]!r} and {agent!r}, which "
-                    "have different spaces; give them policies of their own"
-                ]
-            )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -59,14 +59,12 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.checks = {"": ObsChecks(inspector, env.observation_space, spec)}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
         given = self._inspector.call("reset", self.env.reset, seed=seed)
         obs, info = self._inspector.parts(given, 2, "reset", "(observation, info dict)") or (given, {})
         self.checks[""].look(obs)
         return obs, self._inspector.info(info)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Step the env."""
         given, inspector = self._inspector.call("step", self.env.step, action), self._inspector
         parts = inspector.parts(given, 5, "step", "(observation, reward, terminated, truncated, info dict)")
         if parts is None and isinstance(given, tuple) and len(given) == 4:
@@ -91,7 +89,6 @@ class CheckedVector(VectorWrapper):
         self._ended = np.zeros(env.num_envs, bool)  # with the last step
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin the first episodes."""
         given = self._inspector.call("reset", self.env.reset, seed=seed)
         observations, infos = self._inspector.parts(given, 2, "reset", "(observations, infos dict)") or (given, {})
         self._ended[:] = False
@@ -99,7 +96,6 @@ class CheckedVector(VectorWrapper):
         return observations, self._inspector.info(infos, is_batch=True)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step all envs."""
         given, inspector = self._inspector.call("step", self.env.step, actions), self._inspector
         parts = inspector.parts(given, 5, "step", "(observations, rewards, terminated, truncated, infos dict)")
         if parts is None:
@@ -165,12 +161,16 @@ class _CheckedNames(_Checked):
     @property
     def agents(self) -> list[Any]:
         """Those of the env that it may have."""
-        named = list(self.env.agents)
-        for agent in named:
+        return self._possible(self.env.agents, "{!r} is among the env's agents")
+
+    def _possible(self, named: Iterable[Any], problem: str) -> list[Any]:
+        """Those of ``named`` that there may be; others are violations, with the text ``problem``."""
+        found = list(named)
+        for agent in found:
             if agent not in self.checks:
                 mend = f"name every agent in possible_agents, which is {list(self.checks)}"
-                self._inspector.violation("agents.unknown", f"{agent!r} is among the env's agents", mend, str(agent))
-        return [agent for agent in named if agent in self.checks]
+                self._inspector.violation("agents.unknown", problem.format(agent), mend, str(agent))
+        return [agent for agent in found if agent in self.checks]
 
 
 class CheckedParallel(_CheckedNames):
@@ -190,7 +190,6 @@ class CheckedParallel(_CheckedNames):
         return [agent for agent in named if agent not in self._over]
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
-        """Begin an episode."""
         given, self._over = self._begin(seed), frozenset()
         form = "(dict of observations, dict of infos)"
         observations, infos = self._inspector.parts(given, 2, "reset", form) or (given, {})
@@ -200,7 +199,6 @@ class CheckedParallel(_CheckedNames):
         return shown, {agent: self._inspector.info(info, f" of {agent!r}") for agent, info in infos.items()}
 
     def step(self, actions: Mapping[Any, Any]) -> tuple[Any, ...]:
-        """Step the env."""
         acting = list(actions)
         given, inspector = self._inspector.call("step", self.env.step, actions), self._inspector
         parts = inspector.parts(given, 5, "step", f"dicts of {', '.join(_PARTS)}")
@@ -228,11 +226,7 @@ class CheckedParallel(_CheckedNames):
         if not isinstance(part, Mapping):
             self._inspector.violation("agents.form", f"{name} are {described(part)}", "return a dict by agent", name)
             return {}
-        for agent in part:
-            if agent not in self.checks:
-                mend = f"name every agent in possible_agents, which is {list(self.checks)}"
-                self._inspector.violation("agents.unknown", f"{name} name {agent!r}", mend, str(agent))
-        return {agent: value for agent, value in part.items() if agent in self.checks}
+        return {agent: part[agent] for agent in self._possible(part, f"{name} name {{!r}}")}
 
     def _observations(self, part: Any, live: Sequence[Any]) -> dict[Any, Any]:
         """Observations, with a blank one for each live agent that lacks its own."""
@@ -256,7 +250,6 @@ class CheckedTurns(_CheckedNames):
     )
 
     def reset(self, seed: int | None = None, options: Any = None) -> None:
-        """Begin an episode."""
         self._begin(seed)
 
     def last(self) -> tuple[Any, ...]:
@@ -285,14 +278,12 @@ class CheckedLists(_Checked):
         self.checks = {place: ObsChecks(inspector, env.observation_space, spec) for place in range(env.num_agents)}
 
     def reset(self, *, seed: int | None = None) -> tuple[Any, Any]:
-        """Begin an episode."""
         given = self._inspector.call("reset", self.env.reset, seed=seed)
         parts = self._inspector.parts(given, 2, "reset", "(list of observations, list of infos)")
         observations, infos = self._lists(parts, ("observations", "infos"))
         return self._shown(observations), self._infos(infos)
 
     def step(self, actions: Any) -> tuple[Any, ...]:
-        """Step the env."""
         given, inspector = self._inspector.call("step", self.env.step, actions), self._inspector
         names = ("observations", "rewards", *_FLAGS, "infos")
         observations, rewards, *ends, infos = self._lists(inspector.parts(given, 5, "step", "five lists"), names)
@@ -335,13 +326,11 @@ class CheckedAgents(AgentsWrapper):
         self.checks = {agent: ObsChecks(inspector, env.observation_space, spec) for agent in env.agents}
 
     def reset(self, *, seed: int | None = None) -> list[Any]:
-        """See AgentsEnv."""
         observations: list[Any] = self._inspector.call("reset", self.env.reset, seed=seed)
         self._look(observations)
         return observations
 
     def step(self, actions: Sequence[Any]) -> AgentsStep:
-        """See AgentsEnv."""
         observations, rewards, change = self._inspector.call("step", self.env.step, actions)
         self._look(observations)
         return observations, [self._inspector.reward(reward) for reward in rewards], change

@@ -16,6 +16,7 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -291,7 +292,7 @@ class _Memory:
 
     def growth(self) -> tuple[float | None, float | None]:
         """By how many bytes and objects it grew at least, a step, from each look to the next; None after few looks."""
-        pairs = list(zip(self._looks, self._looks[1:], strict=False))
+        pairs = list(pairwise(self._looks))
         if len(pairs) < 2:
             return None, None
         by = [min((late[kind] - early[kind]) / (late[0] - early[0]) for early, late in pairs) for kind in (1, 2)]
@@ -348,9 +349,8 @@ def _find_left_behind(during: _Running, inspector: Inspector) -> None:
     for what, names in zip(("thread", "process"), left().names(), strict=True):
         if names:
             text = f"close() leaves behind the {what} {', '.join(names)}"
-            inspector.add(
-                "warning", f"left.{what}", text, f"end it in close(); each env that training makes starts one {what}"
-            )
+            mend = f"end it in close(); each env that training makes starts one {what}"
+            inspector.add("warning", f"left.{what}", text, mend)
 
 
 def _examine_for_training(factory: EnvFactory, inspector: Inspector, report: Report) -> None:

@@ -135,11 +135,6 @@ def activation_bytes(model: ActorCritic, spec: EnvSpec) -> int:
     return sum(storage.nbytes() for storage in kept.values()) // rows
 
 
-def _update_bytes(config: Config, spec: EnvSpec, model: ActorCritic) -> int:
-    """Bytes that the forward pass of one minibatch, or microbatch, keeps for the backward pass."""
-    return (config.learner.microbatch_size or config.learner.batch_size) * activation_bytes(model, spec)
-
-
 def _useful_threads(update_bytes: int) -> int:
     """Math threads that a learner on the CPU has use for. With less for each, they wait for one another instead.
 
@@ -149,13 +144,12 @@ def _useful_threads(update_bytes: int) -> int:
     return max(1, update_bytes // _BYTES_PER_THREAD)
 
 
-def _learner_bytes(config: Config, spec: EnvSpec, update_bytes: int) -> int:
-    """Memory that an update takes on the CPU; 0 where observations are so small that it does not matter."""
-    rows = config.learner.microbatch_size or config.learner.batch_size
+def _learner_bytes(spec: EnvSpec, rows: int, update_bytes: int, policies: int) -> int:
+    """Memory that an update of ``rows`` takes on the CPU; 0 where observations are too small for it to matter."""
     if 4 * rows * sum(math.prod(leaf.shape) for _, leaf in spec.obs) < _MATTERS:
         return 0
     # Measured over images: gradients take half as much again.
-    return 3 * update_bytes * config.population.num_policies // 2
+    return 3 * update_bytes * policies // 2
 
 
 def _process_bytes(config: Config, layout: Layout, weight_bytes: int, device: str) -> int:
@@ -288,7 +282,9 @@ def plan_sizes(
         with torch.device("meta"):  # built-in encoders, which have to fit also where the policy has one of the user's
             Rnd(model.spec.obs, 1, config.model)
     layout = replace(layout, kinds=kinds, rank=place.rank, world=place.world)
-    cores, weight_bytes, update_bytes = Cores.available(), flat_bytes(model), _update_bytes(config, largest, model)
+    cores, weight_bytes = Cores.available(), flat_bytes(model)
+    minibatch = config.learner.microbatch_size or config.learner.batch_size  # rows of one backward pass
+    update_bytes = minibatch * activation_bytes(model, largest)
     # Of one network: where there are several, learners refuse weights that do not fit.
     weight_shapes = {} if kinds else {name: tuple(value.shape) for name, value in model.state_dict().items()}
     if sampling.set_workers_cpu_affinity and not config.run.serial_mode:  # otherwise no process is pinned
@@ -297,7 +293,7 @@ def plan_sizes(
     alone = layout.all_wait and device == "cpu"  # on a GPU that was not measured
     least = cores.count // 2 if layout.slots_until_trained else 1  # when it trains, most actors wait
     cores = replace(cores, learner_use=_useful_threads(update_bytes), learner_alone=alone, learner_least=least)
-    learning = _learner_bytes(config, spec, update_bytes) if device == "cpu" else 0
+    learning = _learner_bytes(spec, minibatch, update_bytes, layout.num_policies) if device == "cpu" else 0
     planned = _planned_bytes(spec, layout, weight_bytes, config.learner.replay_slots)
     require_memory(planned, learning, _process_bytes(config, layout, weight_bytes, device))
     require_gpu_memory(config, layout, largest, device, weight_bytes, update_bytes)
