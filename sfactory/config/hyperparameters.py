@@ -82,14 +82,13 @@ def hyperparameters(config: Config) -> tuple[Hyperparameter, ...]:
 def hyperparameter(config: Config, name: str) -> Hyperparameter | None:
     """How the mutable flag ``name`` is mutated under ``config``; None if it is not (see NOTE [Mutated flags])."""
     asked = config.population.pbt_hyperparameters
-    if not config.population.with_pbt:
+    if not config.population.with_pbt or _idle_text(config, name):
         return None
     if name in asked:
-        return None if asked[name] is None or _idle_text(config, name) else _declared(config, name, asked[name])
-    declared = mutable_flags()[name]
-    if not declared.on or not value_of(config, declared.on):
-        return None
-    return _declared(config, name, {}) if _idle_text(config, name) is None and value_of(config, name) else None
+        return None if asked[name] is None else _declared(config, name, asked[name])
+    switch = mutable_flags()[name].on
+    is_on = switch and value_of(config, switch) and value_of(config, name)
+    return _declared(config, name, {}) if is_on else None
 
 
 def range_problem(name: str, config: Config) -> str | None:

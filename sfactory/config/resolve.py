@@ -241,9 +241,10 @@ def _layers(
 
 
 def _without_defaults(file: ConfigFile, defaults: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
-    """What the config file gives; of --print_config without the ``defaults`` of schema and family that it has as well.
+    """What the config file gives. Of one that --print_config has written, without what is a default here, too.
 
-    They stay defaults, as in the command that has printed it: what fits the env takes their place.
+    That stays a default, as in the command that has printed it: what fits the env takes its place. defaults: of the
+    schema and of the family.
     """
     unsure = {name for name, source in file.printed.items() if source == DEFAULT or source.startswith(FAMILY)}
     chosen = {name: value for name, value in file.values.items() if name not in unsure}

@@ -93,12 +93,9 @@ def _towers(model: ActorCritic) -> list[Any]:
 def _require_same_elsewhere(model: ActorCritic, obs: dict[str, Tensor], config: ModelConfig) -> None:
     """Raise ConfigError if a part of the user's own computes something else where another process makes it, and loads
     its state, or if that cannot be loaded."""
-    own = own_parts(config)
-    if not own:
-        return
     torch.manual_seed(1)
     other = ActorCritic(model.spec, config)
-    for (here, there), name in itertools.product(zip(_towers(model), _towers(other), strict=True), own):
+    for (here, there), name in itertools.product(zip(_towers(model), _towers(other), strict=True), own_parts(config)):
         try:
             getattr(there, name).load_state_dict(getattr(here, name).state_dict())
         except RuntimeError as error:

@@ -55,11 +55,9 @@ class EpisodeStats:
             windows = np.concatenate([self.returns.values[1 - self._stats_avg :], new_returns[finite]])
             self.returns.add(new_returns)
             self.lengths.add(new_lengths[finite])
-            best, current = _best_window_mean(windows, self._stats_avg), self.returns.mean
-            if best is not None and current is not None:
-                self.best_full_mean = max(
-                    best, current, current if self.best_full_mean is None else self.best_full_mean
-                )
+            if (current := self.returns.full_mean) is not None:
+                earlier = current if self.best_full_mean is None else self.best_full_mean
+                self.best_full_mean = max(earlier, current, _best_window_mean(windows, self._stats_avg))
 
     def forget_last(self) -> None:
         """Start new windows."""
@@ -126,10 +124,8 @@ class ExtraStats:
         return {name: self._windows[name] for name in self.names if name != TRUE_OBJECTIVE}
 
 
-def _best_window_mean(values: FloatArray, width: int) -> float | None:
-    """Greatest mean of ``width`` consecutive ``values`` ([K]), in linear time; None if there are fewer."""
-    if values.size < width:
-        return None
+def _best_window_mean(values: FloatArray, width: int) -> float:
+    """Greatest mean of ``width`` consecutive ``values`` ([K], at least so many), in linear time."""
     # Sums of deviations stay small, so that differences of them stay precise.
     sums = np.concatenate([np.zeros(1), np.cumsum(values - values.mean())])
     start = int(np.argmax(sums[width:] - sums[:-width]))
