@@ -12,7 +12,6 @@ from typing import get_type_hints
 
 from sfactory.config.ancestors import (
     DROPPED,
-    PLANNED,
     RENAMED,
     REPLACED,
     SAME,
@@ -44,7 +43,7 @@ from sfactory.config.schema import Config
 DOCS = Path(__file__).parents[1] / "docs"
 TARGET = DOCS / "flags.md"
 
-RELATIONS = (SAME, RENAMED, REPLACED, PLANNED, DROPPED)
+RELATIONS = (SAME, RENAMED, REPLACED, DROPPED)
 # Words that commands take besides the flags of the schema.
 WORDS = {
     "help": "print the most important flags; --help=all: all with type, default, range and meaning; --help=SECTION, "
@@ -79,7 +78,6 @@ The words of the map:
 - **{SAME}**: a flag of that name with that meaning; where meaning or default differ, the note says how.
 - **{RENAMED}**: the same thing under another name.
 - **{REPLACED}**: another flag, or something that needs no flag, serves the purpose.
-- **{PLANNED}**: not there yet.
 - **{DROPPED}**: will not be there; the note says why.
 """
 

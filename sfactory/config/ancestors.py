@@ -14,7 +14,7 @@ from pathlib import Path
 _ANCESTORS = Path(__file__).with_name("ancestors.json")
 _MAP = Path(__file__).with_name("flag_map.json")
 
-SAME, RENAMED, REPLACED, PLANNED, DROPPED = "same", "renamed", "replaced by", "planned", "not applicable"
+SAME, RENAMED, REPLACED, DROPPED = "same", "renamed", "replaced by", "not applicable"
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,7 @@ class Entry:
         owner = f"is {' and '.join(names)} name"
         here = [prefix + each for each in self.ours if each in known]
         elsewhere = [f"{prefix}{each} of {commands_with(each) or 'sfactory.train'}" for each in self.ours]
-        if self.relation == PLANNED:
-            answer = f"{owner}; it is not there yet"
-        elif self.relation == DROPPED:
+        if self.relation == DROPPED:
             answer = f"{owner}; there is no such flag here"
         else:
             answer = f"{owner}; here it is {' or '.join([*(here or elsewhere), *filter(None, [self.by])])}"

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 
 from scripts.write_flags import RELATIONS, TARGET, WORDS, document, is_same_default, our_flags
-from sfactory.config.ancestors import DROPPED, PLANNED, RENAMED, REPLACED, SAME, Entry, ancestors, entries
+from sfactory.config.ancestors import DROPPED, RENAMED, REPLACED, SAME, Entry, ancestors, entries
 
 OURS = {*our_flags(), *WORDS}
 DEFAULTS = {known.source: known.flags for known in ancestors()}
@@ -30,7 +30,7 @@ def test_every_flag_of_every_ancestor_is_mapped_exactly_once() -> None:
 
 def problems_of(entry: Entry) -> list[str]:
     """The faults of an entry of the map."""
-    absent = entry.relation in (PLANNED, DROPPED)
+    absent = entry.relation == DROPPED
     other_default = any(
         entry.name in our_flags() and not is_same_default(our_flags()[entry.name], DEFAULTS[source][entry.name])
         for source in entry.sources
