@@ -10,6 +10,7 @@ from fractions import Fraction
 
 from sfactory.config.flags import value_of
 from sfactory.config.hyperparameters import (
+    hyperparameter,
     hyperparameters,
     idle_requests,
     mutable_flags,
@@ -162,10 +163,6 @@ FEW_TURNS = Rule(
 )
 
 
-def _mutates_batch_size(config: Config) -> bool:
-    return not request_problems(config) and any(each.name == "batch_size" for each in hyperparameters(config))
-
-
 # One rule for each flag that is mutated by default, within bounds that do not depend on its value.
 _RANGE_RULES = tuple(
     Rule(
@@ -192,7 +189,9 @@ POPULATION_RULES = (
     Rule(("pbt_replace_fraction", "num_policies", "train_policies", "with_pbt"), _some_are_not_best),
     refuse(
         ("pbt_optimize_batch_size", "pbt_hyperparameters", *WAITING),
-        lambda config: waits_for_learner(config) and _mutates_batch_size(config),
+        lambda config: (
+            waits_for_learner(config) and not request_problems(config) and bool(hyperparameter(config, "batch_size"))
+        ),
         "batches change their size only where collection does not wait for the learner: leave it out, or use "
         "--async_rl=True and --num_batches_to_accumulate=2",
     ),

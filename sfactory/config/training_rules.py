@@ -256,9 +256,7 @@ NETWORK_RULES = (
 
 def _exploration_schedule(config: Config) -> str | None:
     text = config.algo.exploration_loss_coeff_schedule
-    if decays(text):
-        return decay_error(text)
-    return points_error(text, f"must be {DECAY_FORM}; or ")
+    return decay_error(text) if decays(text) else points_error(text, f"must be {DECAY_FORM}; or ")
 
 
 OBJECTIVE_RULES = (

@@ -265,11 +265,6 @@ def _no_best(config: Config) -> str | None:
     )
 
 
-def _two_layouts(config: Config) -> str | None:
-    same = len(dict(keys_and_layouts(config.model.obs_layout))) < len(config.model.obs_layout)
-    return "a key has two layouts, of which the last one counts: leave the other out" if same else None
-
-
 def _lacks_normalizer(config: Config, parts: tuple[str, ...]) -> bool:
     """Whether ``parts`` have what reads observations, and not the statistics by which these are normalized."""
     return config.model.normalize_input and not {"encoder", "model"}.isdisjoint(parts) and "normalizer" not in parts
@@ -309,7 +304,11 @@ _WARNINGS = (
         "{lr_schedule} keeps rates within lr_adaptive_min ({lr_adaptive_min}) and lr_adaptive_max ({lr_adaptive_max}), "
         "and begins at the nearer one",
     ),
-    Rule(("obs_layout",), _two_layouts),
+    refuse(
+        ("obs_layout",),
+        lambda config: len(dict(keys_and_layouts(config.model.obs_layout))) < len(config.model.obs_layout),
+        "a key has two layouts, of which the last one counts: leave the other out",
+    ),
     refuse(
         ("init_parts", "init_from", "normalize_input"),
         lambda config: bool(config.checkpoint.init_from) and _lacks_normalizer(config, config.checkpoint.init_parts),

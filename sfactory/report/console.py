@@ -95,7 +95,10 @@ class Console:
                 self._write_log(last_line)
                 if prints:
                     self._write_stream(last_line)
-            self._close_log()
+            fd, self._log_fd = self._log_fd, -1
+            if fd >= 0:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
 
     @contextlib.contextmanager
     def _dropping_broken_stream(self) -> Iterator[None]:
@@ -131,12 +134,6 @@ class Console:
                 self._loses_lines = True
                 lost = f"{self._log_path}: lines are lost until this is fixed: {error}; training continues"
                 self._write_stream(_stamped(lost))
-
-    def _close_log(self) -> None:
-        fd, self._log_fd = self._log_fd, -1
-        if fd >= 0:
-            with contextlib.suppress(OSError):
-                os.close(fd)
 
     def _seconds_left(self, progress: Progress) -> float | None:
         """Seconds until the nearer of the two limits; None if unknown."""
