@@ -235,9 +235,9 @@ def _without_array(value: object) -> object:
 
 
 def _without_partial(values: Mapping[str, object]) -> Mapping[str, object]:
-    """``values`` with what ``functools.partial`` makes an env of: a class or function, and arguments by name.
+    """``values``; an env that is a ``functools.partial`` becomes its class or function, and env_kwargs.
 
-    Those of env_kwargs come first. Raises ConfigError if not all can be given by name.
+    Those that env_kwargs has already stay. Raises ConfigError if not all can be given by name.
     """
     env, more = values.get("env"), values.get("env_kwargs") or {}
     if not isinstance(env, functools.partial):

@@ -195,7 +195,7 @@ POPULATION_RULES = (
         "batches change their size only where collection does not wait for the learner: leave it out, or use "
         "--async_rl=True and --num_batches_to_accumulate=2",
     ),
-    # Not num_envs_per_worker, whose default by kind of task would be left out with that of waiting.
+    # Without num_envs_per_worker: a default by kind of task that a problem names is left out, and it need not be.
     Rule(("policy_mapping", "num_policies", *WAITING, "num_workers", "worker_num_splits"), lack_of_splits),
     refuse(
         ("opponent_pool", "num_policies"),

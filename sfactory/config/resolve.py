@@ -151,8 +151,8 @@ def read_command_line(argv: Sequence[str], several_ranks: bool = False) -> Resol
 def with_critic_group(resolved: Resolved, has_groups: bool) -> Resolved:
     """``resolved`` without ``critic_obs_keys=auto``, now that the env is known.
 
-    has_groups: its observations have the groups policy and critic. They mean nothing to a network that actor and critic
-    share because the user wants it so; a file with all values that wants both takes them from the env.
+    has_groups: its observations have the groups policy and critic. A network that the user has actor and critic share
+    does not use them, unless the user has set ``auto``, too, as a file with all values does: then the env decides.
     """
     model, free = resolved.config.model, _free(resolved.sources)
     if model.critic_obs_keys != AUTO:

@@ -89,10 +89,10 @@ def _recurrence(config: Config) -> str | None:
 def spread(values: Mapping[str, Any], family: Mapping[str, Any], unset: Collection[str], cores: int) -> dict[str, int]:
     """New sizes for the defaults of a ``family`` on more cores than it has actors.
 
-    unset: flags that have those defaults. All envs are divided among more actors, which learns the same in less time;
-    half of the cores are for the learner if it does not wait for them. With more envs in all, or longer rollouts,
-    minibatches are larger, up to 8 times, so that a dataset stays a round of all actors: the rest of a round would be
-    learned from when it is many updates old.
+    unset: flags that have those defaults. The same envs are divided among more actors, which learns the same in less
+    time; half of the cores are left to a learner that learns while actors collect. With more envs in all, or longer
+    rollouts, minibatches are larger, up to 8 times, so that a dataset stays a round of all actors: what is left of a
+    round would be many updates old before it is learned from.
     """
     names = ("num_workers", "num_envs_per_worker", "batch_size")
     sizes, splits, rollout = tuple(values[name] for name in names), values["worker_num_splits"], values["rollout"]

@@ -65,7 +65,7 @@ def list_of_runs(train_dir: Path) -> str:
 
 
 def is_renamed(run_dir: Path) -> bool:
-    """Whether the run in ``run_dir`` has lost the name that it was trained under to another run."""
+    """Whether the run in ``run_dir`` was renamed, as a later run has its name."""
     name = _RENAMED.fullmatch(run_dir.name)
     if name is None:
         return False
@@ -78,8 +78,8 @@ def is_renamed(run_dir: Path) -> bool:
 def run_dirs(words: Sequence[str], train_dir: str, any_folder: bool = False, says: bool = True) -> list[Path]:
     """The folders of runs. Each word is a folder in ``train_dir`` of that name, else a folder: of a run, or of runs.
 
-    A folder of runs stands for those that have their own names, as others would be further seeds of the same settings;
-    a line on stderr names these, if it ``says`` so.
+    A folder of runs stands for those that were not renamed, as the others would look like more seeds of the same
+    settings. A line on stderr names what is left out, if ``says``.
     any_folder: a word may be one of another kind, such as the --pbt_dir of a population. Raises ConfigError with a line
     for each word that is none.
     """

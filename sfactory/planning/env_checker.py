@@ -169,7 +169,7 @@ def _check_observations(
 ) -> None:
     """Raise EnvError unless ``size`` observations are finite and as their space promises.
 
-    agents: their names. final: those after which no action is taken, so that none need be legal.
+    agents: their names. final: rows after which no action is taken, so that none has to be legal.
     """
     for row, flaw in writer.flaws(observations, size).items():
         if flaw.text == NO_LEGAL_ACTION and row in final:

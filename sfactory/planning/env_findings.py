@@ -222,7 +222,7 @@ class ObsChecks:
                 self._leaves.append((key, path, leaf, writer))
 
     def look(self, obs: Any, of: str = "", final: bool = False) -> None:
-        """Check an observation, or a batch. of: ", agent 'x'". final: no action follows, so none need be legal."""
+        """Check an observation, or a batch. of: ", agent 'x'". final: no action follows, so none has to be legal."""
         add, where = self._inspector.add, f"{self._inspector.where}{of}"
         self._find_changed(of)
         kept = []

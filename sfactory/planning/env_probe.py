@@ -61,9 +61,12 @@ _CLOSE_S = 5.0  # for an env's close(), which has answered by then
 
 
 class Probed(NamedTuple):
-    """Facts about an env. step_us: microseconds of a step per agent; None without a measurement and for vector envs.
-    info_action_mask: whether its infos have action masks, where that was to be found out. makes_tensors: it is a
-    TensorEnv. resets_unsaid: it is a vector env of no family that does not say when it resets envs."""
+    """Facts about an env.
+
+    step_us: microseconds of a step per agent; None without a measurement and for vector envs. info_action_mask: whether
+    its infos have action masks, where that was to be found out. makes_tensors: it is a TensorEnv. resets_unsaid: it is
+    a vector env that no family makes, and does not say when it resets envs.
+    """
 
     spec: EnvSpec
     step_us: float | None = None

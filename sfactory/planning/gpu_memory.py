@@ -21,7 +21,7 @@ _CONTEXT = 256 * _MIB  # at least; on large cards twice as much
 
 
 class Part(NamedTuple):
-    """bytes: that all policies of one GPU take for ``what``. lower: the flags that decide on it."""
+    """bytes: what all policies of one GPU take for ``what``. lower: the flags that make it less."""
 
     what: str
     bytes: int

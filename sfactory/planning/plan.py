@@ -136,7 +136,7 @@ def activation_bytes(model: ActorCritic, spec: EnvSpec) -> int:
 
 
 def _useful_threads(update_bytes: int) -> int:
-    """Math threads that a learner on the CPU has use for. With less for each, they wait for one another instead.
+    """How many math threads make a learner on the CPU faster: with too little work for each they wait for one another.
 
     Measured with two threads: 1.0 to 1.2 times as fast with less than 512 KiB of activations each, 1.5 to 2.0 times
     as fast with more.
