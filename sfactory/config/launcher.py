@@ -60,9 +60,9 @@ def _clashes(config: LauncherConfig) -> Iterator[Clash]:
         yield "experiment_suffix", "becomes a part of folder names: at most 50 letters, digits, '.', '_' or '-'", ()
     if config.experiments_per_gpu == 0:
         yield "experiments_per_gpu", "must be at least 1, or -1 so that every run sees all GPUs", ()
-    if config.num_gpus > 1 and config.experiments_per_gpu == -1:
+    if config.num_gpus > 1 and config.experiments_per_gpu == -1 and config.backend == "processes":
         advice = "GPUs are dealt out only where --experiments_per_gpu says how many runs share one, for example 1"
-        yield "num_gpus", advice, ("experiments_per_gpu",)
+        yield "num_gpus", advice, ("experiments_per_gpu", "backend")
     if config.slurm_partition is not None and not _NAMES.fullmatch(config.slurm_partition):
         yield "slurm_partition", "must be a name, or several separated by commas", ()
     of_slurm = [name for name in launcher_flags if name.startswith("slurm_")]

@@ -262,6 +262,7 @@ def test_invalid_file_is_refused(text: str, words: str) -> None:
         (["--run=x:Y", "--num_gpus=2"], "--num_gpus=2:"),
         (["--run=x:Y", "--num_gpus=1000000000", "--experiments_per_gpu=1"], "--num_gpus=1000000000:"),
         (["--run=x:Y", "--backend=slurm", "--max_parallel=2"], "--max_parallel=2:"),
+        (["--run=x:Y", "--backend=slurm", "--num_gpus=2"], "--num_gpus=2: has no effect with --backend=slurm"),
         (["--run=x:Y", "--experiment_suffix=/.."], "--experiment_suffix=/..:"),
         (["--run=bad.toml", f"--experiment_suffix={'x' * 51}"], "--experiment_suffix=xxx"),
         (["--run=x:Y", "--backend=ngc"], "--backend=ngc:"),
