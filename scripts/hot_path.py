@@ -5,6 +5,7 @@ The workers of a run take turns in this process, as in serial mode, over an env 
 
 from __future__ import annotations
 
+import contextlib
 import cProfile
 import ctypes
 import gc
@@ -21,8 +22,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self
 import torch
 
 from sfactory.actor.actor_process import make_actor
-from sfactory.actor.setup import ActorSetup, close_envs, make_splits
-from sfactory.actor.split import Split
+from sfactory.actor.setup import ActorSetup, make_splits
 from sfactory.config.schema import Config, LearnerConfig, ModelConfig, RunConfig, SamplingConfig
 from sfactory.env.factory import EnvFactory
 from sfactory.inference.policy_worker import PolicySetup, PolicyWorker
@@ -101,7 +101,7 @@ class HotPath:
         row = shared.status.row(layout.learner_names[0])
         self._assembler = Batcher(Inbox(0, shared, row), False)
         self._staging = Staging(spec, layout, pin=False)
-        self._splits: list[Split] = []
+        self._envs = contextlib.ExitStack()
         self._updates = 0
         self.workers: list[Worker] = []
 
@@ -115,13 +115,11 @@ class HotPath:
             self.workers.append(PolicyWorker(setup, setup.make_policy(), shared.status.row(name)))
         for actor, name in enumerate(self._layout.actor_names):
             actor_setup, row = ActorSetup(config, shared, actor, SEED, 0), shared.status.row(name)
-            splits = make_splits(actor_setup, row)
-            self._splits += splits
-            self.workers.append(make_actor(actor_setup, splits, row))
+            self.workers.append(make_actor(actor_setup, make_splits(actor_setup, row, self._envs), row))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        close_envs(self._splits)
+        self._envs.close()
         torch.set_num_threads(self._threads)
 
     def run(self, steps: int) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from threadpoolctl import threadpool_limits
 
 from sfactory.actor.base_actor import Actor
 from sfactory.actor.central_actor import CentralActor
-from sfactory.actor.setup import ActorSetup, close_envs, make_splits
+from sfactory.actor.setup import ActorSetup, make_splits
 from sfactory.actor.split import Split
 from sfactory.clock import BLOCK_S
 from sfactory.env.lifecycle import see_gpu_of
@@ -24,11 +25,12 @@ def run_actor(setup: ActorSetup, cores: frozenset[int] | None, row: StatusRow) -
         os.sched_setaffinity(0, cores)
     _limit_threads(setup)
     seed_libraries(setup.libraries_seed())
-    splits = make_splits(setup, row)
+    envs = contextlib.ExitStack()  # closed below alone: one whose first reset failed may not return from its close()
+    splits = make_splits(setup, row, envs)
     _limit_threads(setup)  # again, for libraries that came with the envs
     row.set("state", State.RUNNING)
     row.set("busy_since", 0)
-    try:
+    with envs:
         if not setup.to_policies:  # this process samples actions; others do without torch
             import torch
 
@@ -37,8 +39,6 @@ def run_actor(setup: ActorSetup, cores: frozenset[int] | None, row: StatusRow) -
         while not setup.shared.control.stopping:
             actor.turn(BLOCK_S)
         actor.report()
-    finally:
-        close_envs(splits)
 
 
 def make_actor(setup: ActorSetup, splits: list[Split], row: StatusRow) -> Actor:

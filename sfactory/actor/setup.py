@@ -30,6 +30,7 @@ from sfactory.config.import_strings import find_callable
 from sfactory.config.population_rules import learning_policies
 from sfactory.config.schema import Config
 from sfactory.env.factory import EnvFactory
+from sfactory.env.lifecycle import close_env
 from sfactory.layout import LEARNERS, actor_name
 from sfactory.messages import ToActor, ToPolicy
 from sfactory.seeds import ENV_SEED_BITS, Branch, seed_at
@@ -97,8 +98,11 @@ class ActorSetup:
         return seed_at(self.seed, Branch.LIBRARIES, self.actor, self.generation, self.attempt)
 
 
-def make_splits(setup: ActorSetup, row: StatusRow) -> list[Split]:
-    """Make all envs of the actor, then reset each for the first time; ``row``: each env has a timeout of its own."""
+def make_splits(setup: ActorSetup, row: StatusRow, closing: contextlib.ExitStack) -> list[Split]:
+    """Make all envs of the actor, then reset each for the first time.
+
+    row: each env has a timeout of its own. closing: closes all envs made so far, also if one fails here.
+    """
     shared, layout, spec, sampling = setup.shared, setup.shared.layout, setup.shared.spec, setup.config.sampling
     actor = actor_name(setup.actor)
     most, seed_of = sampling.max_env_restarts, partial(setup.seed_of, Branch.AFTER_FAULT)
@@ -106,7 +110,7 @@ def make_splits(setup: ActorSetup, row: StatusRow) -> list[Split]:
     lost_episodes = LostEpisodes(actor, max(FEW, most, envs), shared.status)
     restarter = EnvRestarter(actor, most, seed_of, shared.control, row, lost_episodes)
     bad_data = BadDataCounter(actor, sampling.max_bad_env_data, row, lost_episodes)
-    splits = [_make_split(setup, index, row, restarter, bad_data) for index in range(layout.splits)]
+    splits = [_make_split(setup, index, row, restarter, bad_data, closing) for index in range(layout.splits)]
     if shared.reward_shaping is not None:
         shape_rewards(shared.reward_shaping, splits, spec.num_agents)
     if shared.sends_episodes:
@@ -130,13 +134,6 @@ def make_splits(setup: ActorSetup, row: StatusRow) -> list[Split]:
             split, place = splits[env // layout.envs], env % layout.envs
             warm_up(split, place, env * layout.rollout, setup.seed_of(Branch.ACTING, env), shared.control, row)
     return splits
-
-
-def close_envs(splits: list[Split]) -> None:
-    """Close every env of the actor, as BaseBatch.close."""
-    with contextlib.ExitStack() as stack:
-        for split in reversed(splits):
-            stack.callback(split.batch.close, f"split {split.index}")
 
 
 def make_assignment(setup: ActorSetup, index: int) -> PolicyAssignment | None:
@@ -166,9 +163,14 @@ def make_assignment(setup: ActorSetup, index: int) -> PolicyAssignment | None:
 
 
 def _make_split(
-    setup: ActorSetup, index: int, row: StatusRow, restarter: EnvRestarter, bad_data: BadDataCounter
+    setup: ActorSetup,
+    index: int,
+    row: StatusRow,
+    restarter: EnvRestarter,
+    bad_data: BadDataCounter,
+    closing: contextlib.ExitStack,
 ) -> Split:
-    """Make the envs of split ``index``."""
+    """Make the envs of split ``index``; ``closing`` closes them."""
     factory, spec, layout = setup.factory, setup.shared.spec, setup.shared.layout
     envs, first = layout.envs, index * layout.envs
     makes_vectors = factory.makes_vectors
@@ -180,12 +182,16 @@ def _make_split(
             return numbered.vector(envs, seed)
         return numbered.agents() if spec.agents else numbered()
 
-    made = []
+    made, unfinished = list[Any](), closing.enter_context(contextlib.ExitStack())
     for env in [first] if makes_vectors else range(first, first + envs):
         row.begin_work()
         made.append(make(env, setup.seed_of(Branch.ENV, env)))
+        unfinished.callback(close_env, made[-1], f"env {env}")
     faults = FaultHandling(restarter, bad_data, make)
     split_of = MultiAgentSplit if spec.agents else Split.of_envs
-    return split_of(
+    split = split_of(
         index, made[0] if makes_vectors else made, spec, layout.rollout, faults, make_assignment(setup, index)
     )
+    unfinished.pop_all()  # the batch closes those that it has then
+    closing.callback(split.batch.close, f"split {index}")
+    return split

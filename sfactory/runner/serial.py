@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 
 from sfactory.actor.actor_process import make_actor
-from sfactory.actor.setup import ActorSetup, close_envs, make_splits
+from sfactory.actor.setup import ActorSetup, make_splits
 from sfactory.clock import TIMEOUTS, Every
 from sfactory.config.population_rules import learning_policies
 from sfactory.config.schema import Config
@@ -106,9 +106,7 @@ class SerialSampling:
         row = shared.status.row(name)
         with failing_as(name):
             setup = ActorSetup(self._config, shared, actor, self._seed, self._generation)
-            splits = make_splits(setup, row)
-            self.envs.callback(close_envs, splits)
-            return make_actor(setup, splits, row)
+            return make_actor(setup, make_splits(setup, row, self.envs), row)
 
     def _make_policy_worker(self, worker: int) -> PolicyWorker:
         shared, layout = self._shared, self._shared.layout

@@ -5,6 +5,7 @@ Actors and policy workers are real processes, or in serial mode objects that tak
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from multiprocessing.context import ForkServerProcess
@@ -14,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sfactory.actor.actor_process import make_actor, run_actor
-from sfactory.actor.setup import ActorSetup, close_envs, make_splits
-from sfactory.actor.split import Split
+from sfactory.actor.setup import ActorSetup, make_splits
 from sfactory.config.schema import Config
 from sfactory.inference.policy_worker import PolicySetup, PolicyWorker, run_policy_worker
 from sfactory.layout import GATEWAY, Layout
@@ -93,16 +93,14 @@ class SerialSampler(Sampling):
         for number, name in enumerate(layout.policy_worker_names):
             setup = PolicySetup(config, shared, number, seed, 0, "cpu")
             self._workers.append(PolicyWorker(setup, setup.make_policy(), shared.status.row(name)))
-        self._splits: list[Split] = []
+        self._envs = contextlib.ExitStack()
         for actor, name in enumerate(layout.actor_names):
             actor_setup, row = ActorSetup(config, shared, actor, seed, 0), shared.status.row(name)
-            splits = make_splits(actor_setup, row)
-            self._splits += splits
-            self._workers.append(make_actor(actor_setup, splits, row))
+            self._workers.append(make_actor(actor_setup, make_splits(actor_setup, row, self._envs), row))
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        close_envs(self._splits)
+        self._envs.close()
 
     def take_turns(self) -> None:
         """One turn of every worker."""

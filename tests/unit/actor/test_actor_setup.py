@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 
 from sfactory.actor.actor_process import make_actor
-from sfactory.actor.setup import ActorSetup, close_envs, make_splits
+from sfactory.actor.setup import ActorSetup
+from sfactory.actor.setup import make_splits as make_splits_with
+from sfactory.actor.split import Split
 from sfactory.config.flags import config_of
 from sfactory.env.factory import EnvFactory
 from sfactory.layout import Layout
@@ -20,7 +23,7 @@ from sfactory.shared.objects import SharedObjects
 from sfactory.shared.slots import SlotState
 from sfactory.shared.status import State, StatusRow
 from tests.support.parts import SCALAR, small_run
-from tests.support.scripted_env import Faults, ScriptedEnv
+from tests.support.scripted_env import Broken, Faults, ScriptedEnv
 
 FLAGS = small_run(workers=4, envs=6, rollout=4, batch_size=12, worker_num_splits=2)
 
@@ -93,6 +96,10 @@ def setup_of(record: Record, **flags: Any) -> tuple[ActorSetup, StatusRow]:
     record.row = shared.status.row("sf-actor-1")
     record.row.start()
     return setup, record.row
+
+
+def make_splits(setup: ActorSetup, row: StatusRow) -> list[Split]:
+    return make_splits_with(setup, row, contextlib.ExitStack())
 
 
 @pytest.fixture
@@ -241,7 +248,8 @@ def test_every_env_of_every_actor_session_and_attempt_has_a_seed_of_its_own(reco
 def test_a_signal_that_ends_a_close_is_raised_after_the_other_envs_are_closed(
     record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    splits = make_splits(*setup_of(record))
+    closing = contextlib.ExitStack()
+    make_splits_with(*setup_of(record), closing)
 
     def interrupt() -> None:
         raise Interrupted
@@ -249,7 +257,7 @@ def test_a_signal_that_ends_a_close_is_raised_after_the_other_envs_are_closed(
     monkeypatch.setattr(record.envs[1], "close", interrupt)
 
     with pytest.raises(Interrupted):
-        close_envs(splits)
+        closing.close()
 
     assert [env.closed for env in record.envs] == [True, False, True, True, True, True]
 
@@ -258,14 +266,37 @@ def test_a_signal_that_ends_a_close_is_raised_after_the_other_envs_are_closed(
 def test_an_env_that_cannot_be_closed_is_logged_and_the_others_are_closed(
     record: Record, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    splits = make_splits(*setup_of(record))
+    closing = contextlib.ExitStack()
+    make_splits_with(*setup_of(record), closing)
 
     def refuse() -> None:
         raise error
 
     monkeypatch.setattr(record.envs[1], "close", refuse)
 
-    close_envs(splits)
+    closing.close()
 
     assert [env.closed for env in record.envs] == [True, False, True, True, True, True]
     assert caplog.messages == [f"env 1 of split 0: close() raised {type(error).__name__}: {error}; nothing is lost"]
+
+
+@pytest.mark.parametrize(("fails", "made"), [("made", 5), ("reset", 6)])
+def test_envs_of_an_actor_that_fails_while_it_makes_or_resets_them_are_closed(
+    record: Record, monkeypatch: pytest.MonkeyPatch, fails: str, made: int
+) -> None:
+    setup, row = setup_of(record)
+    add = record.add
+
+    def fail(call: str) -> None:
+        if call == fails and len(record.stamps(call)) == 5:
+            raise Broken(call)
+        add(call)
+
+    monkeypatch.setattr(record, "add", fail)
+    closing = contextlib.ExitStack()
+
+    with pytest.raises(Broken):
+        make_splits_with(setup, row, closing)
+    closing.close()
+
+    assert [env.closed for env in record.envs] == [True] * made

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sfactory.actor.actor_process import make_actor
-from sfactory.actor.setup import make_splits
 from sfactory.messages import ActReply, ActRequest, EpisodesDone
-from tests.unit.actor.test_actor_setup import Record, setup_of
+from tests.unit.actor.test_actor_setup import Record, make_splits, setup_of
 
 
 class ActorWithChannels:
