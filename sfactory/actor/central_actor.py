@@ -55,10 +55,7 @@ class CentralActor(Actor):
             self._row.count_depth(len(messages))
             for message in messages:
                 if type(message) is ActReply and self._answered(message):
-                    watch.lap()  # the step of each split is timed on its own
                     split = self._splits[message.split]
-                    if self._keeps_states:
-                        self._carry_states(split)
                     self._step(split)
                     self._ask(split)
             if replaced:
@@ -79,9 +76,13 @@ class CentralActor(Actor):
                 self._send(split, policy)
             if asked:
                 return
-            if self._keeps_states:
-                self._carry_states(split)
             self._step(split)
+
+    def _step(self, split: Split) -> None:
+        self._watch.lap()  # each step is timed on its own
+        if self._keeps_states:
+            self._carry_states(split)
+        super()._step(split)
 
     def _send(self, split: Split, policy: int) -> None:
         channel = self._to_policies[policy]
