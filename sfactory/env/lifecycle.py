@@ -35,8 +35,15 @@ def warnings_stay_warnings() -> Iterator[None]:
 
 def close_env(env: Any, name: str) -> None:
     """Close ``env``; exceptions are only logged, because the env is no longer needed. ``name``: for the log."""
+    import gymnasium
+
+    from sfactory.env.vector import close_vector_env
+
     try:
-        env.close()
+        if isinstance(env, gymnasium.vector.VectorEnv):
+            close_vector_env(env)
+        else:
+            env.close()
     except Passing:
         raise
     # Foreign code may raise anything, and may even call sys.exit.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import gymnasium.spaces as spaces
 import numpy as np
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from sfactory.config.env_families import find_family, versions_of
@@ -18,6 +18,7 @@ from sfactory.config.schema import WrapperConfig
 from sfactory.errors import EnvError
 
 _MODE = "autoreset_mode"
+_END_S = 1.0  # for a process of an env, after SIGTERM
 UNSAID_RESETS = (
     'its metadata has no "autoreset_mode", so NEXT_STEP is assumed: the step after the end of an episode counts as its '
     "reset, and is not learned from"
@@ -80,6 +81,25 @@ def autoreset_mode(env: VectorEnv) -> AutoresetMode:
 def says_when_it_resets(env: VectorEnv) -> bool:
     """Whether the metadata of ``env`` have an autoreset mode."""
     return _MODE in env.metadata
+
+
+def close_vector_env(env: VectorEnv) -> None:
+    """Close ``env``. Processes of an AsyncVectorEnv of which one has died in a step are terminated.
+
+    Its own close() would wait for answers of the others that were read in that step.
+    """
+    inner = env.unwrapped
+    if not isinstance(inner, AsyncVectorEnv):
+        env.close()
+        return
+    try:
+        env.close(timeout=0)  # for a step that is not over
+    finally:
+        for process in inner.processes:
+            process.terminate()
+        for process in inner.processes:
+            process.join(_END_S)
+        inner.closed = True  # else it is closed again when it is freed
 
 
 def info_of(infos: Any, env: int, size: int) -> dict[str, Any]:
@@ -189,7 +209,7 @@ class SoleEnv(gymnasium.Env[Any, Any]):
 
     def close(self) -> None:
         """Close the vector env."""
-        self.env.close()
+        close_vector_env(self.env)
 
     def _only(self, observations: Any) -> Any:
         return next(iter(iterate(self._observations, observations)))
