@@ -130,8 +130,6 @@ class Resumed:
     def finished(self, config: Config) -> bool:
         """True if every policy that learns has reached the limits of ``config`` already."""
         limits = Limits.of(config.run, config.frames_per_step)
-        if not self.policies:
-            return limits.reached(self.env_steps, self.train_seconds)
         learning = [self.policies[policy] for policy in learning_policies(config)]
         return all(limits.reached(policy.env_steps, policy.train_seconds) for policy in learning)
 
