@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import logging
 import math
 import os
@@ -13,7 +14,7 @@ from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
 from sfactory import atomic
@@ -29,6 +30,7 @@ HOST = "127.0.0.1"
 _NAMES = (HOST, "localhost")
 _TIMEOUT_S = 30.0  # for a client to send its request, or take the answer
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{0,18})")  # of a video, without which no browser can move to a place in it
+_CHUNK_BYTES = 1 << 20
 _REST = 19.0  # times what the last computation took, until the next one: it takes 5% of a core at most
 
 _log = logging.getLogger(__name__)
@@ -88,15 +90,15 @@ class LivePage:
         self._videos[f"/{url}"] = video
         return url
 
-    def answer(self, path: str) -> tuple[str, bytes] | None:
+    def answer(self, path: str) -> tuple[str, BinaryIO] | None:
         """The content type and the content of ``path``; None if there is none. Raises OSError."""
         if path == "/":
-            return "text/html; charset=utf-8", page_of(self.data())
+            return "text/html; charset=utf-8", io.BytesIO(page_of(self.data()))
         if path == "/data.json":
             self._update()
-            return "application/json", self._text
+            return "application/json", io.BytesIO(self._text)
         video = self._videos.get(path)
-        return None if video is None else ("video/mp4", atomic.read_bytes(video))
+        return None if video is None else ("video/mp4", open(video, "rb", opener=atomic.opened))
 
 
 def _files(run: Path) -> list[Path]:
@@ -110,6 +112,14 @@ def _stamp(path: Path) -> tuple[str, int, int]:
     except OSError:
         return str(path), 0, 0
     return str(path), found.st_mtime_ns, found.st_size
+
+
+def _tag(file: BinaryIO) -> str:
+    """Of the content, as ETag; for a video, which is large and never changed but replaced, of its file."""
+    if isinstance(file, io.BytesIO):
+        return f'"{hashlib.sha256(file.getbuffer()).hexdigest()[:32]}"'
+    found = os.fstat(file.fileno())
+    return f'"{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}"'
 
 
 class PageServer(ThreadingHTTPServer):
@@ -156,23 +166,29 @@ class _Handler(BaseHTTPRequestHandler):
         if found is None:
             self.send_error(HTTPStatus.NOT_FOUND)
             return
-        kind, content = found
-        tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-        size = len(content)
+        kind, file = found
+        with file:
+            self._send(kind, file)
+
+    def _send(self, kind: str, file: BinaryIO) -> None:
+        tag, size = _tag(file), file.seek(0, io.SEEK_END)
         part = _RANGE.fullmatch(self.headers.get("Range", "")) if self.headers.get("If-Range", tag) == tag else None
         places = range(size)[int(part[1]) : int(part[2]) + 1 if part[2] else size] if part else range(0)
+        sent = places or range(size)
         headers = {"Content-Type": kind, "ETag": tag, "Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
         status = HTTPStatus.OK
         if self.headers.get("If-None-Match") == tag:
-            status, content = HTTPStatus.NOT_MODIFIED, b""
+            status, sent = HTTPStatus.NOT_MODIFIED, range(0)
         elif places:
-            status, content = HTTPStatus.PARTIAL_CONTENT, content[places.start : places.stop]
+            status = HTTPStatus.PARTIAL_CONTENT
             headers["Content-Range"] = f"bytes {places[0]}-{places[-1]}/{size}"
         self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(content))}.items():
+        for name, value in {**headers, "Content-Length": str(len(sent))}.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(content)
+        file.seek(sent.start)
+        for at in sent[::_CHUNK_BYTES]:
+            self.wfile.write(file.read(min(_CHUNK_BYTES, sent.stop - at)))
 
     def log_message(self, *_: object) -> None:
         """Requests are not logged."""
