@@ -286,6 +286,7 @@ class SerialExecutor(Executor):
             setup = LearnerSetup(config, shared, policy, context.seed, device, 1, directory)
             row = shared.status.row(name)
             learner = Learner(setup, row)
+            learner.progress.awake = self._watch.awake
             self._learners.append(learner)
             learner.begin()
             if not setup.trains:

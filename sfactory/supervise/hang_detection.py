@@ -15,7 +15,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 
-from sfactory.clock import TIMEOUTS, Awake
+from sfactory.clock import BLOCK_S, TIMEOUTS, Awake
 from sfactory.errors import ProcessesLost, WorkerDied
 from sfactory.layout import is_actor, is_learner, is_policy_worker
 from sfactory.process.stack_dump import STOPPED, StackRequest
@@ -152,7 +152,7 @@ class BenchmarkHangs:
         return is_actor(child.name) and bool(since) and self._awake.since(since) > self._limit_s
 
 
-_LOOK_S = STALL_S / 10
+_LOOK_S = min(STALL_S / 10, BLOCK_S)
 _JOIN_S = 5.0
 
 
@@ -160,11 +160,12 @@ class SerialHangWatch:
     """Context of a serial run: writes all stacks to stderr after STALL_S without progress on the status board.
 
     Steps, heartbeats and work that begins are progress. A C thread, which needs no lock of the interpreter, writes the
-    stacks; its timer is restarted at every progress.
+    stacks; its timer is restarted at every progress. awake: time in which the process was not stopped.
     """
 
     def __init__(self, status: StatusBoard) -> None:
         self._status = status
+        self.awake = Awake()
         self._lock = threading.Lock()
         self._paused = False
         self._over = threading.Event()
@@ -201,6 +202,7 @@ class SerialHangWatch:
     def _look(self) -> None:
         before = self._progress()
         while not self._over.wait(_LOOK_S):
+            self.awake.look()
             after = self._progress()
             with self._lock:
                 if after != before and not self._paused:

@@ -19,6 +19,7 @@ from sfactory.env.lifecycle import close_env
 from sfactory.errors import ObserverFailed
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
+from sfactory.learner import checkpointing
 from sfactory.learner.learner import Learner
 from sfactory.learner.learner_process import LearnerWorker
 from sfactory.learner.setup import LearnerSetup
@@ -173,6 +174,22 @@ def test_a_serial_run_that_is_done_ends_although_an_env_does_not_close(
     outcome = executor.run()
 
     assert outcome.status == "done"
+
+
+def test_time_in_which_a_serial_run_was_stopped_is_no_training_time(
+    tmp_path: Path, interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = clock.now()
+    for module in (clock, checkpointing):
+        monkeypatch.setattr(module, "now", lambda: at)
+    executor = SerialExecutor(context_of(tmp_path, interrupts, serial_mode=True))
+    executor._make_learner(0)
+    progress = executor._learners[0].progress
+    progress.start_clock(at)
+
+    at += 3600.0
+
+    assert progress.train_seconds == clock.PAUSE_S
 
 
 def test_actions_are_drawn_from_another_seed_after_a_resume(

@@ -212,6 +212,7 @@ with hang_detection.SerialHangWatch(board) as watch:
         time.sleep(1.5)
     print("nothing was due", file=sys.stderr, flush=True)
     time.sleep(1.5)
+    assert watch.awake.seconds > 2
 """
 
 
