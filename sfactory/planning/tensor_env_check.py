@@ -51,7 +51,8 @@ def check_tensor_env(env: TensorEnv, name: str, obs_layout: tuple[str, ...] = ()
                 raise EnvError(f"step() returned a {type(step).__name__}; it must return a TensorStep")
             _check_ends(step, size, env.device)
             writer.write(step.obs, rows)
-            _require_finite("step()", {**rows, "rewards": step.rewards})
+            valued = ~step.terminated if resets_next_step else acting
+            _require_finite("step()", {key: row[valued] for key, row in rows.items()} | {"rewards": step.rewards})
             ended = step.terminated | step.truncated
             _require_legal("step()", spec, rows, ~ended if resets_next_step else acting)
             if step.final_obs is not None:

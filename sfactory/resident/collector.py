@@ -1,8 +1,8 @@
 """Acts in a ``TensorEnv`` and records its steps as rows of a dataset, all on one device.
 
 Rows are as those of a vector env (sfactory/actor/vector_batch.py): in NEXT_STEP mode the step after an end resets, its
-row is invalid, and the row shows the true final observation (NOTE [Truncation row]). In SAME_STEP mode a truncated step
-is not learned from, unless the env gives final observations.
+row is invalid, and the row shows the true final observation (NOTE [Truncation row]), whose numbers may be any if the
+episode was terminated. In SAME_STEP mode a truncated step is not learned from, unless the env gives final observations.
 
 NOTE [Final values]: in SAME_STEP mode the value after a truncated step is that of an observation which is no row. If
 the env gives it, the acting policy values it, and the step is recorded as terminated with ``final_value``: the learner
@@ -48,7 +48,8 @@ class Collector:
         self._state = policy.fresh_state(size)
         self._stepped, self._ended = (torch.ones(steps, size, dtype=torch.bool, device=device) for _ in range(2))
         self._bad_final = torch.zeros(steps, size, dtype=torch.bool, device=device)
-        self._has_ended = torch.zeros(size, dtype=torch.bool, device=device)  # with the last step
+        # With the last step.
+        self._has_ended, self._has_terminated = torch.zeros(2, size, dtype=torch.bool, device=device)
         self._stats: dict[str, Tensor] = {}
 
     def begin(self, dataset: ResidentDataset, seed: int) -> None:
@@ -72,6 +73,10 @@ class Collector:
                 self._act(dataset, rows, t)
                 actions = self._read({key: block[t, rows] for key, block in dataset.actions.items()})
                 self._record(dataset, rows, t, self._env.step(actions))
+        if self._resets_next_step:
+            terminated = dataset.scalars["terminated"][:, rows]
+            self._checks.clean(dataset, rows, torch.cat((self._has_terminated.unsqueeze(0), terminated)))
+            self._has_terminated.copy_(terminated[-1])
         if self._remembers:
             dataset.rnn_states[-1, rows] = self._state
         for key, block in dataset.obs.items():

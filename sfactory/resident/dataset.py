@@ -78,6 +78,20 @@ class DataChecks:
         found = zip(self.names, counts, firsts, strict=True)
         return ", ".join(f"{count} {name} (first in env {env})" for name, count, env in found if count)
 
+    def clean(self, dataset: Columns, rows: slice, unvalued: Tensor) -> None:
+        """Replace wrong numbers of observations where they may be any, and what the policy has made of them.
+
+        unvalued: [T+1, N] bool - the final observation of a terminated episode: no value and no action depends on it.
+        """
+        obs = {key: block[:, rows] for key, block in dataset.obs.items()}
+        legal: list[tuple[str, Tensor | float]] = [(key, 0.0) for key in self._real]
+        legal += [(key, least) for key, least, _ in self._choices]
+        for (key, instead), wrong in zip(legal, self._wrong_obs(obs), strict=True):
+            _replace(obs[key], wrong, unvalued, instead)
+        actions = [dataset.actions[key] for key in self._actions]
+        for block in (dataset.scalars["log_prob"], dataset.scalars["value"], *actions):
+            _replace(block[:, rows], ~torch.isfinite(block[:, rows]), unvalued[:-1], 0.0)
+
     def bad(self, obs: Mapping[str, Tensor]) -> Tensor:
         """[N] bool - which of observations {key: [N, ...]} have numbers that are wrong."""
         some = next(iter(obs.values()))
@@ -105,3 +119,9 @@ class DataChecks:
         for key in self._actions:
             yield ~torch.isfinite(dataset.actions[key][:, rows])
         yield rollout.bad_final
+
+
+def _replace(block: Tensor, wrong: Tensor, where: Tensor, instead: Tensor | float) -> None:
+    """Put ``instead`` into ``block`` [T, N, ...] where it is ``wrong``, as its shape, in the rows ``where`` [T, N]."""
+    where = where.view(*where.shape, *[1] * (block.dim() - 2))
+    block.copy_(torch.where(wrong & where, instead, block))

@@ -291,6 +291,28 @@ def test_final_observations_that_cannot_be_valued_are_counted_where_an_env_was_t
     assert checks.described([0, 0, 1], *last) == f"1 {BAD_FINAL} (first in env {first})"
 
 
+class BadEnds(CountingTensors):  # type: ignore[misc]
+    """The final observations of its terminated episodes have infinity."""
+
+    def step(self, actions: Tensor) -> TensorStep:
+        step: TensorStep = super().step(actions)
+        return step._replace(obs=step.obs.masked_fill(step.terminated.unsqueeze(1), torch.inf))
+
+
+def test_the_final_observation_of_a_terminated_episode_may_have_any_numbers_where_the_next_step_resets() -> None:
+    usual, bad = (Collected(kind(ENVS, "cpu", STEPS * 30)) for kind in (CountingTensors, BadEnds))
+    checks = DataChecks(bad.spec, torch.device("cpu"))
+
+    for good, found in zip(usual.datasets, bad.datasets, strict=True):
+        assert all(torch.isfinite(found[name]).all() for name in ("obs:obs", "value", "log_prob"))
+        stepped = good["valid"]
+        for name in ("obs:obs", "action:action", "value", "log_prob", "reward", "valid"):
+            assert torch.equal(found[name][:STEPS][stepped], good[name][:STEPS][stepped])
+    assert any(found["terminated"][-1].any() for found in bad.datasets)  # the next rollout shows its end, too
+    assert not checks.counts(bad.dataset, rollout_at(ENVS)).any()
+    check_tensor_env(BadEnds(ENVS, "cpu", 60, max_length=2, ends="terminated"), "--env=mine")
+
+
 def test_bad_observations_have_numbers_that_are_not_finite_or_choices_that_their_space_does_not_have() -> None:
     space = spaces.Dict(
         x=spaces.Box(-1, 1, (2,)),
