@@ -54,6 +54,7 @@ class RunDir:
 
         Raises RunDirError if another run holds it (the text names its process and host), or it cannot be made.
         """
+        created: list[Path] = []
         try:
             # Absolute, as an env of serial mode may change the current directory.
             path = (Path(train_dir) / experiment).absolute()
@@ -61,6 +62,7 @@ class RunDir:
             path.mkdir(parents=True, exist_ok=True)
             return cls(path, _locked(path / LOCK_NAME), created)
         except OSError as error:
+            _remove_what_is_new(created)
             raise RunDirError(
                 f"the run directory {Path(train_dir) / experiment} cannot be used: {error}. Check --train_dir and its "
                 "permissions; the file system must support file locks."
@@ -75,16 +77,9 @@ class RunDir:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if isinstance(error, Refused):
-            self._remove_what_is_new()
+        if isinstance(error, Refused) and not self.lost:
+            _remove_what_is_new(self._created)
         self.close()
-
-    def _remove_what_is_new(self) -> None:
-        """Remove the folders that ``open`` made, unless they hold more than the lock and the log of this start."""
-        with contextlib.suppress(OSError):  # it is empty, and may stay
-            if self.path in self._created and not self.lost and _remove_without_content(self.path):
-                for folder in self._created[1:]:
-                    folder.rmdir()
 
     def close(self) -> None:
         """Release the lock. The lock file stays: removing it would race with the next process that opens it."""
@@ -226,6 +221,14 @@ class RunDir:
         except (OSError, ValueError, KeyError, TypeError) as error:
             keep_unreadable(self.run_json, error)
             return {}, []
+
+
+def _remove_what_is_new(created: Sequence[Path]) -> None:
+    """Remove the folders that ``RunDir.open`` made, unless they hold more than the lock and the log of this start."""
+    with contextlib.suppress(OSError):  # it is empty, and may stay
+        if created and _remove_without_content(created[0]):
+            for folder in created[1:]:
+                folder.rmdir()
 
 
 def _remove_without_content(folder: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -110,6 +111,18 @@ def test_a_lock_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
             RunDir.open(train_dir, "exp")
 
     assert precious.read_text() == "keep"
+
+
+def test_a_start_on_a_full_disk_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", is_full)
+        with pytest.raises(RunDirError, match="No space left on device"):
+            RunDir.open(tmp_path / "runs", "exp")
+
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_run_json_records_the_sessions_without_environment_variables(
