@@ -50,11 +50,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Loaded:
-    """A payload and its path. ``skipped``: why newer checkpoints were skipped, by path."""
+    """A payload and its path."""
 
     payload: Payload
     path: Path
-    skipped: Mapping[Path, str]
 
 
 class _Entry(NamedTuple):
@@ -269,7 +268,7 @@ def _first_usable(candidates: list[Path], holder: str, advice: str) -> Loaded | 
             continue
         for bad, reason in skipped.items():
             _log.warning("checkpoint %s skipped (%s); using %s instead", bad, reason, path)
-        return Loaded(payload, path, skipped)
+        return Loaded(payload, path)
     if not candidates:
         return None
     reasons = "\n".join(f"  {bad}: {reason}" for bad, reason in skipped.items())
