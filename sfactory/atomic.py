@@ -86,23 +86,24 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """
     tmp = path.parent / f"{TMP_PREFIX}{os.getpid()}-{secrets.token_hex(6)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | open_flags("O_NOFOLLOW", "O_CLOEXEC")
-    fd = os.open(tmp, flags, 0o666)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            # Marks the file as in use for remove_stale; a file system without locks only loses the clean-up.
-            with contextlib.suppress(OSError):
-                lock(fd)
-            yield file
-            file.flush()
-            os.fsync(fd)
-            if POSIX:  # renamed while still locked, so that no other process takes the finished file for a leftover
+    with _opened_folder(path.parent) as folder:
+        fd = os.open(tmp, flags, 0o666)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                # Marks the file as in use for remove_stale; a file system without locks only loses the clean-up.
+                with contextlib.suppress(OSError):
+                    lock(fd)
+                yield file
+                file.flush()
+                os.fsync(fd)
+                if POSIX:  # renamed while still locked, so that no other process takes the finished file for a leftover
+                    os.replace(tmp, path)
+            if not POSIX:  # Windows renames no open file
                 os.replace(tmp, path)
-        if not POSIX:  # Windows renames no open file
-            os.replace(tmp, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            tmp.unlink(missing_ok=True)
-        raise
+        except BaseException:
+            with contextlib.suppress(OSError):  # where the folder is now: it may have been renamed
+                os.unlink(tmp if folder is None else tmp.name, dir_fd=folder)
+            raise
     fsync_dir(path.parent)
 
 
@@ -159,14 +160,24 @@ def fsync_dir(path: Path) -> None:
 
     Raises OSError, as for a disk that fails.
     """
+    with _opened_folder(path) as fd:
+        try:
+            if fd is not None:
+                os.fsync(fd)
+        except OSError as error:
+            if error.errno not in _NOT_FOR_DIRECTORIES:
+                raise
+
+
+@contextlib.contextmanager
+def _opened_folder(path: Path) -> Iterator[int | None]:
+    """A descriptor of a directory; None on Windows, which opens none. Raises OSError."""
     if not POSIX:
+        yield None
         return
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno not in _NOT_FOR_DIRECTORIES:
-            raise
+        yield fd
     finally:
         os.close(fd)
 

@@ -27,6 +27,12 @@ def test_a_failed_write_leaves_the_old_content_and_no_temporary_file(tmp_path: P
     assert target.read_bytes() == b"old"
     assert [path.name for path in tmp_path.iterdir()] == ["data.bin"]
 
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with pytest.raises(FileNotFoundError), atomic.replacing(folder / "replay.mp4"):
+        folder = folder.rename(tmp_path / "renamed")
+    assert list(folder.iterdir()) == []
+
 
 def test_a_temporary_file_is_stale_only_when_its_writer_is_gone_and_links_are_not_followed(tmp_path: Path) -> None:
     target, leftover = tmp_path / "data.bin", tmp_path / ".tmp-1-dead"
