@@ -19,7 +19,7 @@ from tests.support.long import long
 # Beside those that scripts/bench.py measures: other spaces of actions and observations.
 NAMES = (*FAMILIES.values(), "BipedalWalker-v3", "parking-v0", "PointMaze_UMazeDense-v3", "VizdoomDeathmatch-v1")
 LIMIT_S = 1200.0  # of a command on a busy machine
-WITHOUT_PICTURES = ("nethack", "envpool", "procgen")
+WITHOUT_PICTURES = ("nethack", "envpool")  # EnvPool's HalfCheetah finds OpenGL on few machines
 NEED_OPENGL = ("mujoco", "dm_control", "robotics")
 OPENGL = any((os.environ.get("DISPLAY"), find_library("EGL"), find_library("OSMesa")))
 

@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from sfactory import envs
 from sfactory.config.env_families import find_family, search_families
+from sfactory.env.drawing import picture_of
 from sfactory.env.factory import EnvFactory, make_env
 from sfactory.env.vector import SoleEnv
 from sfactory.errors import EnvError
@@ -139,6 +140,15 @@ def test_a_video_of_ale_pys_vector_form_is_refused_with_the_form_that_has_one() 
     with pytest.raises(EnvError, match="ale-py's vector form cannot be drawn: add --env=ALE/Breakout-v5"):
         EnvFactory("vector:ALE/Breakout-v5").either("rgb_array")
     assert EnvFactory("vector:ALE/Breakout-v5", {"render_mode": None}).either().render_mode is None
+
+
+@pytest.mark.parametrize("name", ["envpool:CartPole-v1", "envpool:Breakout-v5"])
+def test_envpool_draws_its_envs(name: str) -> None:
+    pytest.importorskip("envpool")
+    env = EnvFactory(name).either("rgb_array", seed=1)
+    env.reset(seed=1)
+
+    assert picture_of(env, name, "--save_video").std() > 1
 
 
 def test_a_game_of_envpool_beyond_the_57_takes_the_frameskip_of_the_flag() -> None:
