@@ -1,7 +1,7 @@
 """Calls the method by which an env is shown how far training is.
 
 An env that wants to know has a method ``set_training_info(info)``, directly or on an env that it wraps. Each env of a
-vector env that has them in a list ``envs``, as a SyncVectorEnv, may have it (an AsyncVectorEnv has none here). It is
+vector env that has them in a list ``envs``, as a SyncVectorEnv, may have it; those of an AsyncVectorEnv all must. It is
 called when the env has been made, before its first reset, with a mapping: ``env_steps``, the env steps that all
 policies have been trained on, earlier sessions included. Actors call it again before rollouts, evaluators before
 evaluations.
@@ -9,9 +9,20 @@ evaluations.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 _SET = "set_training_info"
+
+
+@dataclass(frozen=True)
+class _InProcesses:
+    """The envs of an AsyncVectorEnv, which all have the method."""
+
+    env: Any
+
+    def set_training_info(self, info: object) -> None:
+        self.env.call(_SET, info)
 
 
 def inner_env(env: Any) -> Any:
@@ -29,6 +40,8 @@ def informed_envs(env: Any) -> list[Any]:
             return [env]
         inner = inner_env(env)
         if inner is None and hasattr(env, "num_envs"):
+            if hasattr(env, "call_async"):
+                return [_InProcesses(env)] if all(env.call("has_wrapper_attr", _SET)) else []
             return [informed for each in getattr(env, "envs", ()) for informed in informed_envs(each)]
         env = inner
     return []

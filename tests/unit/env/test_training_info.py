@@ -99,6 +99,21 @@ def test_those_in_a_vector_env_of_gymnasium_get_them_each() -> None:
     assert [each.calls for each in informed] == [[{"env_steps": 70}, "reset", {"env_steps": 90}]] * 2
 
 
+def in_processes(num_envs: int) -> Any:
+    env = gymnasium.vector.AsyncVectorEnv([lambda: on_top(Curriculum())] * num_envs)
+    return gymnasium.wrappers.vector.RecordEpisodeStatistics(env)
+
+
+def test_those_in_processes_of_gymnasium_get_them_each() -> None:
+    env: Any = EnvFactory(f"{__name__}:in_processes", env_steps=70).vector(2, seed=0)
+    env.reset(seed=1)
+    set_training_info(env, 90)
+
+    assert informed_envs(env) == informed_envs(env)  # actors call it only if there is news
+    assert env.unwrapped.call("calls") == ([{"env_steps": 70}, "reset", {"env_steps": 90}],) * 2
+    env.close()
+
+
 class Turns(Calls, PairInTurn):  # type: ignore[misc]
     """Of two agents that act in turn, with reward shaping."""
 
@@ -130,4 +145,7 @@ def test_one_that_raises_is_named() -> None:
 def test_envs_without_the_method_are_left_alone() -> None:
     assert informed_envs(gymnasium.wrappers.TimeLimit(ScriptedEnv(), 5)) == []
     assert informed_envs(gymnasium.vector.SyncVectorEnv([ScriptedEnv])) == []
+    in_processes = gymnasium.vector.AsyncVectorEnv([Curriculum, ScriptedEnv])
+    assert informed_envs(in_processes) == []
+    in_processes.close()
     set_training_info(ScriptedEnv(), 5)
