@@ -79,7 +79,7 @@ class LiveView:
             self.close()
             return False
         if size != self._size:
-            self.close()
+            self._give_back(self._write)  # without a call of ``on_open``, which might arrive after that of ``_begin``
             self._begin(size)
         labelled = list(self._rows(progress, total_env_steps, seconds_left, size.columns - _LABEL - 3))
         first = size.lines - HEIGHT
@@ -97,7 +97,9 @@ class LiveView:
 
     def close(self) -> None:
         """Clear the rows, and let the whole terminal scroll again."""
-        self._give_back(self._write)
+        if self._size is not None:
+            self._give_back(self._write)
+            self._on_open(False)
 
     def _give_back(self, write: Callable[[str], object]) -> None:
         size = self._size
@@ -110,11 +112,11 @@ class LiveView:
             self._size = None
             if signal.getsignal(signal.SIGTSTP) == self._stop:
                 signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-            self._on_open(False)
 
     def _stop(self, signum: int, frame: FrameType | None) -> None:
         """Handle Ctrl-Z: give the rows back, and stop as without a view. The next ``show`` begins again."""
         self._give_back(lambda text: say_at_once(text, self._stream.fileno()))  # this may interrupt a write
+        self._on_open(False)
         signal.signal(signum, signal.SIG_DFL)
         signal.raise_signal(signum)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -47,8 +47,8 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     terminal.close()
 
 
-def console_on(terminal: Terminal) -> Console:
-    return Console(1_000_000, None, stream=terminal.stream, title="cartpole")
+def console_on(terminal: Terminal, on_view: Callable[[bool], None] = lambda is_open: None) -> Console:
+    return Console(1_000_000, None, stream=terminal.stream, title="cartpole", on_view=on_view)
 
 
 def test_with_several_policies_the_least_env_steps_of_any_are_of_the_limit(terminal: Terminal) -> None:
@@ -124,10 +124,12 @@ def test_the_terminal_is_given_back_at_the_end_with_the_last_line_in_one_piece(t
 
 
 def test_the_view_follows_the_size_and_leaves_a_small_terminal_alone(terminal: Terminal) -> None:
-    console = console_on(terminal)
+    said = list[bool]()
+    console = console_on(terminal, said.append)
     console.show(FULL)
     terminal.resize(ROWS, 100)
     console.show(FULL)
+    assert all(said), "a signal that the view is closed may overtake one that it is open"
     rows = terminal.rows()
     assert terminal.region() == (0, ROWS - HEIGHT - 1)
     assert sum("cartpole" in row for row in rows) == 1
@@ -139,6 +141,7 @@ def test_the_view_follows_the_size_and_leaves_a_small_terminal_alone(terminal: T
 
     rows = terminal.rows()
     assert terminal.region() is None
+    assert not said[-1]
     assert any("env_steps=" in row for row in rows)
     assert not any("cartpole" in row for row in rows)
     assert any("still here" in row for row in rows)
