@@ -131,8 +131,9 @@ class LocalRuns:
         """Record and print how a process has ended. ``killed``: by this launcher."""
         os.close(running.pid_fd)
         self._gpus.give_back(running.gpu)
-        code = running.process.wait(_CLEAN_UP_S)
-        job = running.job
+        job, code = running.job, -int(signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # one that was killed may be held up by a disk or a GPU
+            code = running.process.wait(_CLEAN_UP_S)
         status: Status = "failed"
         if code == 0 and not killed:
             status = "done"

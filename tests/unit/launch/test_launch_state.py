@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -125,13 +126,21 @@ def test_run_that_takes_long_to_save_is_not_killed(tmp_path: Path, monkeypatch: 
     assert (launch_state.entry("a").status, launch_state.entry("a").exit_code) == ("interrupted", 143)
 
 
-def test_two_signals_that_come_together_end_runs_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("held_up", [False, True])
+def test_two_signals_that_come_together_end_runs_at_once(
+    held_up: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(run_processes, "_CLEAN_UP_S", 0.2)
-    jobs, interrupts = [SlowToSave(name, tmp_path, (), {}) for name in ("a", "b")], Interrupts()
+    jobs, interrupts = [SlowToSave(name, tmp_path, (), {}) for name in ("a", "b", "c")], Interrupts()
+
+    def late(_process: object, timeout: float) -> int:
+        raise subprocess.TimeoutExpired("a", timeout)
 
     def until_both_came(fds: list[Any], within_s: float) -> list[Any]:
         if not interrupts.count:
-            assert eventually(lambda: "ready" in jobs[0].log_path.read_text(), 60)
+            assert eventually(lambda: all("ready" in job.log_path.read_text() for job in jobs[:2]), 60)
+            if held_up:  # by the kernel, after it was killed
+                monkeypatch.setattr(subprocess.Popen, "wait", late)
             interrupts.signum, interrupts.count = signal.SIGTERM, 2
             return []
         return connection.wait(fds, within_s)
@@ -139,11 +148,11 @@ def test_two_signals_that_come_together_end_runs_at_once(tmp_path: Path, monkeyp
     monkeypatch.setattr(run_processes, "wait", until_both_came)
 
     with LaunchState.opened(tmp_path) as launch_state:
-        LocalRuns(jobs, launch_state, interrupts, 1, Gpus([None], 1), pause_s=0).run()
+        LocalRuns(jobs, launch_state, interrupts, 2, Gpus([None], 2), pause_s=0).run()
 
     interrupts.restore()
-    ends = [(launch_state.entry(name).status, launch_state.entry(name).exit_code) for name in ("a", "b")]
-    assert ends == [("interrupted", -signal.SIGKILL), ("waiting", None)]
+    ends = [(launch_state.entry(name).status, launch_state.entry(name).exit_code) for name in ("a", "b", "c")]
+    assert ends == [("interrupted", -signal.SIGKILL), ("interrupted", -signal.SIGKILL), ("waiting", None)]
 
 
 def test_run_that_a_signal_ends_before_it_handles_any_is_interrupted(
