@@ -32,6 +32,7 @@ from sfactory.launch.tied_process import tied_command
 from sfactory.process.signals import HANDLED, set_process_name
 from sfactory.ranks.place import EXIT_CODE, LAST_LINE, RUN_ID, START_S
 from sfactory.system.gpu import require_gpu
+from sfactory.system.operating_system import signal_name
 
 _ON_LOOPBACK = "sfactory-loopback"
 _LOOPBACK = "127.0.0.1"
@@ -85,7 +86,7 @@ def train_in_ranks(devices: Sequence[str], arguments: Sequence[str]) -> tuple[in
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
             code = failure.exitcode
-            ended = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+            ended = f"by {signal_name(-code)}" if code < 0 else f"with exit code {code}"
             how = f"rank {rank} (main process {failure.pid}) has ended {ended}"
         except SignalException as error:
             how, code = f"{error.sigval.name} came", 128 + error.sigval

@@ -18,6 +18,7 @@ from sfactory.errors import ConfigError, named
 from sfactory.launch.jobs import Job, LaunchState, Status, print_line
 from sfactory.launch.tied_process import tied_command
 from sfactory.process.signals import HANDLED, Interrupts
+from sfactory.system.operating_system import signal_name
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -141,7 +142,8 @@ class LocalRuns:
             status = "interrupted"
         cause = last_line(job.log_path, running.log_from) if status == "failed" else ""
         self._launch_state.ended(job.name, status, code, cause)
-        print_line(f"{status} {job.name}: {_how(code)}; {len(self._waiting)} wait, {len(self._running)} run")
+        how = f"exit code {code}" if code >= 0 else f"killed by {signal_name(-code)}"
+        print_line(f"{status} {job.name}: {how}; {len(self._waiting)} wait, {len(self._running)} run")
 
     def _on_signals(self) -> None:
         count, signum = self._interrupts.count, self._interrupts.signum
@@ -211,14 +213,6 @@ def _send(running: _Running, signum: int) -> None:
     """Send a signal to the main process only, which stops its children."""
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(running.pid_fd, signum)
-
-
-def _how(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    with contextlib.suppress(ValueError):
-        return f"killed by {signal.Signals(-code).name}"
-    return f"killed by signal {-code}"
 
 
 def last_line(path: Path, start: int) -> str:

@@ -35,6 +35,7 @@ from sfactory.shared.objects import SharedObjects
 from sfactory.shared.slots import SlotState
 from sfactory.shared.status import State, StatusRow
 from sfactory.system.cores import Cores
+from sfactory.system.operating_system import signal_name
 
 _REAP_S = 5.0
 _LOST = 256  # exit code, which no process has, of one that did not write its own and has no server that would tell
@@ -69,9 +70,8 @@ class ProcessExit:
     def cause(self) -> str:
         """One line: which process ended, and how."""
         if self.exit_code < 0:
-            names = {int(signum): signum.name for signum in signal.Signals}
             hint = "; perhaps the machine ran out of memory" if self.exit_code == -signal.SIGKILL else ""
-            return f"{self.name} was killed by {names.get(-self.exit_code, f'signal {-self.exit_code}')}{hint}"
+            return f"{self.name} was killed by {signal_name(-self.exit_code)}{hint}"
         if self.text:
             return f"{self.name} failed: {self.text.rstrip().splitlines()[-1]}"
         if self.exit_code == _LOST:

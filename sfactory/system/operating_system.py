@@ -63,3 +63,8 @@ def close_lock(fd: int) -> None:
 def signal_number(name: str) -> int:
     """The number of a signal; 0, which is none, if this system lacks it."""
     return int(getattr(signal, name, 0))
+
+
+def signal_name(number: int) -> str:
+    """SIGKILL and the like; the number of a signal without a name."""
+    return next((each.name for each in signal.Signals if each == number), f"signal {number}")
