@@ -152,6 +152,8 @@ class Orphans:
 class Started:
     """What envs start in this process. Between ``pause`` and ``resume`` others start processes, which do not end."""
 
+    blocks = 0  # of ``new_children_end`` that this process is in
+
     def __init__(self) -> None:
         self.orphans, self.finalizers = Orphans(kept=children_of(os.getpid())), set(_FINALIZERS)
         self._paused: tuple[set[int], set[tuple[int | None, int]]] | None = None  # what there was
@@ -174,6 +176,7 @@ def new_children_end() -> Iterator[Started]:
     """End, after the block, all children that this process has got inside, the orphans among their descendants too."""
     started = Started()
     orphans = started.orphans
+    Started.blocks += 1
     adopt_orphans()
     try:
         yield started
@@ -190,7 +193,8 @@ def new_children_end() -> Iterator[Started]:
                 time.sleep(OFTEN_S)
         finally:
             orphans.look(at_once=True)  # after a second signal
-            adopt_orphans(False)
+            Started.blocks -= 1
+            adopt_orphans(Started.blocks > 0)
 
 
 def _end_pools(before: Set[tuple[int | None, int]]) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from sfactory.process import watcher
 from sfactory.process.orphans import NamedMemory, children_of
+from sfactory.process.spawn import Spawner
 from tests.support.long import long
 
 POOL = """
@@ -45,6 +46,20 @@ assert children_of(os.getpid()).isdisjoint({of_env.pid, of_env_too.pid})
 for process in (own, own_too):
     process.kill()
 pool.terminate()
+"""
+
+SIDE_BY_SIDE = """
+import contextlib, os, subprocess
+from sfactory.process.orphans import children_of, new_children_end
+
+one, other = contextlib.ExitStack(), contextlib.ExitStack()
+one.enter_context(new_children_end()).pause()
+other.enter_context(new_children_end())
+one.close()
+orphan = int(subprocess.check_output(["sh", "-c", "sleep 60 >&- & echo $!"]))
+assert orphan in children_of(os.getpid())
+other.close()
+assert orphan not in children_of(os.getpid())
 """
 
 MAPPING = """
@@ -99,10 +114,22 @@ def test_pool_that_an_env_does_not_close_holds_up_neither_the_end_of_its_run_nor
     assert ended.returncode == 0, ended.stderr
 
 
-def test_what_a_program_starts_between_batches_of_a_serial_sampler_does_not_end_with_it() -> None:
-    ended = subprocess.run([sys.executable, "-c", OTHERS], capture_output=True, text=True, timeout=60)
+@pytest.mark.parametrize("program", [OTHERS, SIDE_BY_SIDE])
+def test_with_a_serial_sampler_ends_what_its_envs_have_started_and_nothing_else(program: str) -> None:
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
 
     assert ended.returncode == 0, ended.stderr
+
+
+def test_envs_live_in_main_until_the_last_of_several_samplers_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = list[int]()
+    monkeypatch.setattr(Spawner, "_signal", lambda _, signum: sent.append(signum))
+    spawner = Spawner()
+
+    for yes in (True, True, False, False):
+        spawner.envs_live_here(yes)
+
+    assert sent == [*[watcher.ENVS_IN_MAIN] * 3, watcher.NO_ENVS_IN_MAIN]
 
 
 def test_child_of_a_thread_that_ends_while_children_are_listed_is_among_them(monkeypatch: pytest.MonkeyPatch) -> None:
