@@ -63,7 +63,7 @@ class LiveView:
     """The last rows of a terminal. ``show`` draws them, ``close`` gives them back. For the main thread."""
 
     def __init__(self, stream: TextIO, title: str, on_open: Callable[[bool], None] = lambda is_open: None) -> None:
-        """on_open: called with True before it keeps rows of the terminal, with False once it has given them back."""
+        """on_open: called with True before each time that it is drawn, with False once it has given its rows back."""
         self._stream, self._title, self._on_open = stream, title, on_open
         self._size: os.terminal_size | None = None  # of the terminal when the region was set; None: it is not set
         self._returns = Sparkline()
@@ -78,8 +78,9 @@ class LiveView:
         if size is None or not _in_foreground(self._stream):
             self.close()
             return False
+        self._on_open(True)  # each time: the watcher may be another one, after the fork server had ended
         if size != self._size:
-            self._give_back(self._write)  # without a call of ``on_open``, which might arrive after that of ``_begin``
+            self._give_back(self._write)
             self._begin(size)
         labelled = list(self._rows(progress, total_env_steps, seconds_left, size.columns - _LABEL - 3))
         first = size.lines - HEIGHT
@@ -123,7 +124,6 @@ class LiveView:
     def _begin(self, size: os.terminal_size) -> None:
         """Free the last rows of what stands there, and set the region to the others."""
         above = size.lines - HEIGHT
-        self._on_open(True)
         self._size = size
         if in_main_thread() and signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
             signal.signal(signal.SIGTSTP, self._stop)
