@@ -58,18 +58,19 @@ def children_of(pid: int) -> set[int]:
     """Process ids of the children of a process, those that have ended and were not waited for included.
 
     The kernel lists children by thread. Those of a thread that ends become another one's, which may have been read by
-    then: so all are read until no thread has ended meanwhile. Of a process that is being killed some may be missing.
+    then, while it is still listed itself: so all are read twice, and again as long as threads have ended meanwhile. Of
+    a process that is being killed some may be missing.
     """
     found: set[int] = set()
     threads: list[str] = []
     with contextlib.suppress(OSError):  # it has ended
         for _ in range(_PASSES):
             before, threads = threads, os.listdir(f"/proc/{pid}/task")
-            if threads == before:
-                break
             for thread in threads:
                 with contextlib.suppress(OSError):  # the thread has
                     found.update(map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split()))
+            if threads == before:
+                break
     return found
 
 

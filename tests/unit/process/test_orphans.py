@@ -132,7 +132,10 @@ def test_envs_live_in_main_until_the_last_of_several_samplers_is_closed(monkeypa
     assert sent == [*[watcher.ENVS_IN_MAIN] * 3, watcher.NO_ENVS_IN_MAIN]
 
 
-def test_child_of_a_thread_that_ends_while_children_are_listed_is_among_them(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("still_listed", [False, True])
+def test_child_of_a_thread_that_ends_while_children_are_listed_is_among_them(
+    still_listed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started: list[subprocess.Popen[bytes]] = []
     may_end, read_text = threading.Event(), Path.read_text
 
@@ -152,6 +155,9 @@ def test_child_of_a_thread_that_ends_while_children_are_listed_is_among_them(mon
     while not started:
         may_end.wait(0.01)
     monkeypatch.setattr(Path, "read_text", read)
+    if still_listed:  # as it is until the kernel, which may do something else first, has released it
+        threads = os.listdir("/proc/self/task")
+        monkeypatch.setattr(os, "listdir", lambda path: threads)
     try:
         assert started[0].pid in children_of(os.getpid())
         assert not thread.is_alive()
