@@ -79,7 +79,7 @@ def _play(player: Player, config: EnjoyConfig, saved: SavedPolicy, seed: int, in
             # Inside the block that suppresses Interrupted: after it, a first signal could still raise.
             interrupts.raising, interrupts.raising_again = False, True
     if len(episodes) < config.max_num_episodes:
-        print(f"stopped after {len(episodes)} whole episodes", file=sys.stderr, flush=True)
+        print(f"stopped after {len(episodes)} of {config.max_num_episodes} whole episodes", file=sys.stderr, flush=True)
     return episodes
 
 

@@ -42,19 +42,21 @@ def read_config_file(path: str) -> ConfigFile:
     A seed that the run has drawn is left out, so that each run with its settings draws its own. Problems are collected,
     not raised.
     """
-    where = assigned(CONFIG.name, path)
+    where, missed = assigned(CONFIG.name, path), {"env"}  # of a file that cannot be read: it may have named one
     form, parse = _FORMS.get(Path(path).suffix, ("YAML", _strict_yaml))
     try:
         data = parse(read_bytes(path).decode())
     except OSError as error:
         reason = f"{error.strerror or error}; the path counts from {Path.cwd()}"
-        return ConfigFile(problems=[f"{where} cannot be read: {reason}"])
+        return ConfigFile(problems=[f"{where} cannot be read: {reason}"], broken=missed)
     except (ValueError, yaml.YAMLError, RecursionError) as error:
-        return ConfigFile(problems=[f"{where} is not valid {form}: {' '.join(str(error).split())}"])
+        return ConfigFile(problems=[f"{where} is not valid {form}: {' '.join(str(error).split())}"], broken=missed)
     if data is None:
         return ConfigFile()
     if not isinstance(data, Mapping):
-        return ConfigFile(problems=[f"{where}: must be a mapping of flag names, with lines like gamma: 0.99"])
+        return ConfigFile(
+            problems=[f"{where}: must be a mapping of flag names, with lines like gamma: 0.99"], broken=missed
+        )
     if "format_version" in data and isinstance(data.get("config"), Mapping):
         found = data.get("sources")
         sources = {str(name): str(source) for name, source in found.items()} if isinstance(found, Mapping) else {}

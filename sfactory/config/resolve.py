@@ -85,7 +85,8 @@ class Resolved:
     def awaits_kind(self) -> bool:
         """Whether flags may get defaults by kind of task, which is known once the env is made."""
         by_family = any(source.startswith(FAMILY) for source in self.sources.values())
-        return self.config.run.task_defaults and not by_family and DEFAULT in self.sources.values()
+        settled = by_family or self.saved.values
+        return self.config.run.task_defaults and not settled and DEFAULT in self.sources.values()
 
     def replaced(self, values: Mapping[str, object], source: str) -> Resolved:
         """The same with other values of some flags, which come from ``source``."""

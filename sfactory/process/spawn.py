@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 from sfactory.atomic import append_line, open_log
 from sfactory.clock import Deadline
 from sfactory.errors import ConfigError, ExitCode, ResourceError, SFactoryError, failure_text, named
-from sfactory.process.orphans import OFTEN_S, adopt_orphans, children_of, send
+from sfactory.process.orphans import OFTEN_S, adopt_orphans, children_of, has_ended, send
 from sfactory.process.signals import leave_signals_to_main, set_process_name, signals_held_back
 from sfactory.process.stack_dump import StackDump, is_alive
 from sfactory.process.watcher import END, ENVS_IN_MAIN, LOOK, MAIN, NO_ENVS_IN_MAIN, SOCKET_DIR, VIEW_CLOSED, VIEW_OPEN
@@ -44,6 +44,7 @@ if TYPE_CHECKING:  # Windows lacks them
     from multiprocessing.context import ForkServerContext, ForkServerProcess
 
 _F_SETSIG = 10  # fcntl.F_SETSIG is missing from Python's fcntl
+_SERVER_END_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -129,10 +130,23 @@ def _log_to(path: Path, level: int, name: str) -> None:
 
 def leave(code: int) -> None:
     """End the process now, without waiting for threads or exit handlers of libraries."""
+    _end_fork_server()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)
+
+
+def _end_fork_server() -> None:
+    """End the server by which an env, such as an AsyncVectorEnv, has started processes: no leftover to warn of."""
+    server: Any = forkserver._forkserver
+    if (pid := server._forkserver_pid) is None:
+        return
+    with contextlib.suppress(OSError):
+        os.close(server._forkserver_alive_fd)  # it ends by itself then
+    deadline = Deadline(_SERVER_END_S)
+    while not has_ended(pid) and not deadline.passed:
+        time.sleep(OFTEN_S)
 
 
 def _die_with_main() -> None:

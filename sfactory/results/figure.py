@@ -142,7 +142,9 @@ def _last(run: Run, metric: str) -> float:
     if not run.rows:
         raise RunDirError(f"the run in {run.path} has no rows in metrics.jsonl yet; leave it out, or draw it later")
     near = did_you_mean(metric, run.metrics)
-    raise RunDirError(f"the run in {run.path} has no number {shown(metric)!r} in metrics.jsonl{near}; see --metric")
+    raise RunDirError(
+        f"the run in {run.path} has no number {shown(metric)!r} in metrics.jsonl{near or '; see --metric'}"
+    )
 
 
 def _warn_of_ends(runs: Sequence[Run], over: Axis) -> None:

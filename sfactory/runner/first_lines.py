@@ -42,7 +42,9 @@ def log_first_lines(config: Config, plan: Plan, resumed: Resumed | None, run_dir
     for sentence in beside_the_usual(config, place):
         _log.info("%s", sentence)
     if resumed is not None:
-        _log.info("resumed at %d env steps, update %d", resumed.env_steps, resumed.updates)
+        kind = config.checkpoint.load_checkpoint_kind
+        which = "" if kind == "latest" else f", from the {kind} checkpoint"
+        _log.info("resumed at %d env steps, update %d%s", resumed.env_steps, resumed.updates, which)
 
 
 def where_computed(config: Config, plan: Plan) -> str:

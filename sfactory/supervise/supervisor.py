@@ -191,8 +191,8 @@ class Supervisor:
         with_envs = [name for name in killed if is_actor(name) or is_evaluator(name)]
         if with_envs:
             log.warning(
-                "killed, as they had not ended %.0f s after the stop: %s; a call of an env, such as step() or close(), "
-                "takes longer, and was cut off",
+                "killed, as they had not ended %.0f s after the stop: %s; if a call of an env, such as step() or "
+                "close(), takes longer, it was cut off",
                 waited_s,
                 ", ".join(with_envs),
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -123,7 +124,7 @@ def test_finished_run_resumes_from_its_last_milestone(run_trainer: RunTrainer) -
 
     back = run_trainer(**flags, load_checkpoint_kind="milestone").done()
 
-    assert f"resumed at {last['env_steps']} env steps" in back.stderr
+    assert re.search(rf"resumed at {last['env_steps']} env steps, .*, from the milestone checkpoint", back.stderr)
     assert "this run is finished" not in back.stderr
     assert back.result()["train_seconds"] >= 2.0
     # The kind is not remembered.

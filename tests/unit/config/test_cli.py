@@ -356,6 +356,16 @@ def test_what_cannot_be_read_is_refused_with_advice(argv: list[str], flag: str, 
     assert len(problem) < 300
 
 
+@pytest.mark.parametrize("content", [None, b"env: [", b"\xff", b"[]"])
+def test_a_file_that_cannot_be_read_may_have_named_the_env(content: bytes | None) -> None:
+    if content is not None:
+        Path("flags.yaml").write_bytes(content)
+
+    (problem,) = refused("--config=flags.yaml")
+
+    assert problem.startswith("--config=flags.yaml")
+
+
 def test_examples_in_advice_are_right() -> None:
     flags = {**all_flags(), **launcher_flags, **enjoy_flags}
     for flag in flags.values():
@@ -462,7 +472,9 @@ def test_settings_of_a_run_are_without_a_seed_that_was_drawn(capsys: pytest.Capt
 
     with pytest.raises(SystemExit):
         read("--experiment=old", "--print_config")
-    Path("printed.json").write_text(capsys.readouterr().out)
+    text, said = capsys.readouterr()
+    assert said == "", "a saved run gets no defaults by kind of task"
+    Path("printed.json").write_text(text)
     assert read("--config=printed.json", "--experiment=new").config.run.seed is None
     assert read("--config=printed.json").config.run.seed == 3
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sfactory.process import watcher
-from sfactory.process.orphans import NamedMemory, children_of
+from sfactory.process.orphans import NamedMemory, adopt_orphans, children_of
 from sfactory.process.spawn import Spawner
 from tests.support.long import long
 
@@ -60,6 +60,15 @@ orphan = int(subprocess.check_output(["sh", "-c", "sleep 60 >&- & echo $!"]))
 assert orphan in children_of(os.getpid())
 other.close()
 assert orphan not in children_of(os.getpid())
+"""
+
+WITH_A_SERVER = """
+from multiprocessing import forkserver
+from sfactory.process.spawn import leave
+
+forkserver.ensure_running()
+print(forkserver._forkserver._forkserver_pid)
+leave(0)
 """
 
 MAPPING = """
@@ -183,3 +192,14 @@ def test_what_main_has_started_is_killed_if_main_listed_none_while_it_ended(monk
         of_main.kill()
 
         assert lives.wait(10) == -9
+
+
+def test_a_fork_server_that_an_env_has_started_ends_before_its_process() -> None:
+    adopt_orphans()
+    try:
+        ended = subprocess.run([sys.executable, "-c", WITH_A_SERVER], capture_output=True, text=True, timeout=60)
+
+        assert ended.returncode == 0, ended.stderr
+        assert int(ended.stdout) not in children_of(os.getpid()), "it is warned of as left behind by an env"
+    finally:
+        adopt_orphans(False)

@@ -202,11 +202,12 @@ def test_a_second_signal_interrupts_an_observer_and_during_start_up_the_first(st
 
 def test_observers_are_created_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_watchers.py").write_text(
-        "from sfactory.report.observers import Observer\n"
+        "from sfactory.errors import ConfigError\nfrom sfactory.report.observers import Observer\n"
         "class Good(Observer): ...\n"
         "class Bad:\n    ...\n"
         "class Picky(Observer):\n    def __init__(self, mail):\n        ...\n"
         "class Broken(Observer):\n    def __init__(self):\n        raise OSError('no display')\n"
+        "class Lacks(Observer):\n    def __init__(self):\n        raise ConfigError(['it needs mail; run: pip'])\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -214,13 +215,16 @@ def test_observers_are_created_by_name(tmp_path: Path, monkeypatch: pytest.Monke
     assert bool(Observers.of(["my_watchers:Good"], Interrupts()))
     assert not Observers.of([], Interrupts())
     with pytest.raises(ConfigError) as caught:
-        Observers.of([f"my_watchers:{name}" for name in ("Good", "Bad", "Picky", "Broken", "Gone")], Interrupts())
+        Observers.of(
+            [f"my_watchers:{name}" for name in ("Good", "Bad", "Picky", "Broken", "Lacks", "Gone")], Interrupts()
+        )
 
     assert caught.value.exit_code is ExitCode.REFUSED
     words = {
         "Bad": "my_watchers.Bad; it must be a subclass of sfactory.report.observers.Observer",
         "Picky": "missing 1 required positional argument: 'mail'",
-        "Broken": "OSError: no display when called without arguments (at my_watchers.py:10 in __init__)",
+        "Broken": "OSError: no display when called without arguments (at my_watchers.py:11 in __init__)",
+        "Lacks": "--observers=my_watchers:Lacks: it needs mail; run: pip",
         "Gone": "has no 'Gone'",
     }
     for problem, (name, text) in zip(caught.value.problems, words.items(), strict=True):
