@@ -82,6 +82,13 @@ class Resolved:
         return {name: value for name, value in values_of(self.config).items() if self.sources[name] == AUTOTUNE}
 
     @property
+    def set_by_file(self) -> list[str]:
+        """Names of the flags that the config file sets to other values than their defaults."""
+        values, flags = values_of(self.config), all_flags()
+        of_file = [name for name, source in self.sources.items() if source == CONFIG_FILE]
+        return [name for name in of_file if values[name] != flags[name].default]
+
+    @property
     def awaits_kind(self) -> bool:
         """Whether flags may get defaults by kind of task, which is known once the env is made."""
         by_family = any(source.startswith(FAMILY) for source in self.sources.values())

@@ -60,7 +60,9 @@ class RunDir:
             path = (Path(train_dir) / experiment).absolute()
             created = [folder for folder in (path, *path.parents) if not folder.exists()]
             path.mkdir(parents=True, exist_ok=True)
-            return cls(path, _locked(path / LOCK_NAME), created)
+            lock_fd = _locked(path / LOCK_NAME)
+            atomic.remove_stale(path)  # a killed main may have left one, and so may a killed enjoy with its video
+            return cls(path, lock_fd, created)
         except OSError as error:
             _remove_what_is_new(created)
             raise RunDirError(

@@ -14,7 +14,7 @@ from sfactory.benchmark.autotune import Autotune
 from sfactory.benchmark.benchmark import Benchmark, BenchmarkResult
 from sfactory.clock import now
 from sfactory.config.flags import all_flags, assigned, values_of
-from sfactory.config.resolve import AUTOTUNE, CONFIG_FILE, Resolved
+from sfactory.config.resolve import AUTOTUNE, Resolved
 from sfactory.config.rule import is_default
 from sfactory.config.run_rules import START_ONE_RANK
 from sfactory.config.saved_config import DRAWN, OF_NEW_RUNS, SAVED_RUN, SUMMARY_NAME, write_config
@@ -243,7 +243,7 @@ class Session:
         else:
             autotune = Autotune(resolved.config, resolved.given, plan, self._seed, console)
             tuned = autotune.run(self._spawner, self._interrupts)
-            command = tuned_command(self._arguments, tuned.chosen, _from_file(resolved))
+            command = tuned_command(self._arguments, tuned.chosen, resolved.set_by_file)
             settings = " ".join(assigned(name, value) for name, value in tuned.chosen.items())
             console.message(f"autotune: the same without it: {command or settings}")
             sources = {**resolved.sources, **dict.fromkeys(tuned.chosen, AUTOTUNE)}
@@ -278,7 +278,7 @@ class Session:
         if error is not None and str(error) != error.headline:  # the last line has the headline
             console.message(f"error: {clean(str(error), MOST_OF_REPORT)}", logging.ERROR)
         is_back = (outcome.status != "done" or not self.has_begun) and earlier.put_back()
-        command = resume_command(self._arguments, _from_file(self._resolved))
+        command = resume_command(self._arguments, self._resolved.set_by_file)
         if is_back or (outcome.status != "done" and earlier.stands):
             command = train_command(self._arguments)  # another start begins where this one did
         earlier.replace_older()
@@ -329,11 +329,6 @@ def with_own_weights(resolved: Resolved) -> Resolved:
     idle = "has no effect: only a new run begins with it; choose another --experiment"
     warnings = [*resolved.warnings, *(f"{assigned(name, values[name])} {idle}" for name in changed)]
     return dataclasses.replace(resolved.replaced(changed, SAVED_RUN), warnings=warnings)
-
-
-def _from_file(resolved: Resolved) -> list[str]:
-    """Names of the flags that the config file sets."""
-    return [name for name, source in resolved.sources.items() if source == CONFIG_FILE]
 
 
 def _make_observers(config: Config, interrupts: Interrupts, observing: Mapping[str, Observer] | None) -> Observers:

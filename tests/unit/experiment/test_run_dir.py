@@ -60,7 +60,10 @@ def test_a_second_run_is_refused_until_the_first_is_gone(tmp_path: Path) -> None
     first.communicate()
 
     assert f"process {first.pid} on host {socket.gethostname()}" in str(caught.value)
+    left = tmp_path / "exp" / ".tmp-1-dead"  # by a process that was killed while it wrote a file
+    left.touch()
     with RunDir.open(tmp_path, "exp") as run:
+        assert not left.exists()
         assert json.loads((run.path / ".lock").read_text())["pid"] == os.getpid()
 
 

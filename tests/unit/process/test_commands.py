@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sfactory.config.resolve import CONFIG_FILE, read_command_line
+from sfactory.config.resolve import read_command_line
+from sfactory.config.saved_config import config_json
 from sfactory.config.schema import Config
 from sfactory.process.command import Command, resume_command, train_command, tuned_command
 
@@ -77,8 +78,7 @@ def test_the_commands_override_a_config_file_that_restarts_or_tunes(
         "env: Taxi-v4\nrestart_behavior: restart\nautotune: true\nautotune_batch: true\nautotune_seconds: 1\n"
     )
     arguments = ["--config=flags.yaml", "--load_checkpoint_kind=best", "--seed=1"]
-    sources = read_command_line(arguments).sources
-    from_file = [name for name, source in sources.items() if source == CONFIG_FILE]
+    from_file = read_command_line(arguments).set_by_file
 
     def config_of(command: str) -> Config:
         return read_command_line(words_of(command)).config
@@ -90,6 +90,20 @@ def test_the_commands_override_a_config_file_that_restarts_or_tunes(
     assert resumed.checkpoint.load_checkpoint_kind == "latest"
     assert not tuned.tuning.autotune
     assert (tuned.sampling.inference, tuned.sampling.num_workers, tuned.run.seed) == ("local", 4, 1)
+
+
+def test_the_commands_override_nothing_of_a_file_with_all_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    resolved = read_command_line(["--env=CartPole-v1"])
+    Path("all.json").write_text(config_json(resolved.config, resolved.sources, {}))
+    arguments = ["--config=all.json"]
+
+    from_file = read_command_line(arguments).set_by_file
+
+    assert "env" in from_file
+    assert words_of(resume_command(arguments, from_file)) == arguments
 
 
 def test_a_process_has_its_own_name_again_after_a_command() -> None:
