@@ -73,16 +73,16 @@ class Collector:
                 self._act(dataset, rows, t)
                 actions = self._read({key: block[t, rows] for key, block in dataset.actions.items()})
                 self._record(dataset, rows, t, self._env.step(actions))
+        unvalued = None
         if self._resets_next_step:
-            terminated = dataset.scalars["terminated"][:, rows]
-            self._checks.clean(dataset, rows, torch.cat((self._has_terminated.unsqueeze(0), terminated)))
-            self._has_terminated.copy_(terminated[-1])
+            unvalued = torch.cat((self._has_terminated.unsqueeze(0), dataset.scalars["terminated"][:, rows]))
+            self._has_terminated = unvalued[-1]
         if self._remembers:
             dataset.rnn_states[-1, rows] = self._state
         for key, block in dataset.obs.items():
             self._obs[key].copy_(block[self._steps, rows])
         dataset.filled += dataset.rows_of_env
-        return Rollout(rows, self._stepped, self._ended, self._bad_final, self._stats)
+        return Rollout(rows, self._stepped, self._ended, self._bad_final, self._stats, unvalued)
 
     def _act(self, dataset: ResidentDataset, rows: slice, t: int) -> None:
         """Choose actions for step ``t``, and write them, log-probs and values beside its observations."""

@@ -33,7 +33,8 @@ class Rollout(NamedTuple):
 
     stepped: [T, N] bool - the env was stepped, and not reset. ended: [T, N] bool - an episode ended with the step.
     bad_final: [T, N] bool - the final observation of a truncated step has numbers that are wrong, see DataChecks.
-    stats: {name: [T, N]} - of the env.
+    stats: {name: [T, N]} - of the env. unvalued: [T+1, N] bool - the row shows the final observation of a terminated
+    episode, on which no value and no action depends; None where no row does.
     """
 
     rows: slice
@@ -41,6 +42,7 @@ class Rollout(NamedTuple):
     ended: Tensor
     bad_final: Tensor
     stats: dict[str, Tensor]
+    unvalued: Tensor | None = None
 
 
 class DataChecks:
@@ -78,11 +80,20 @@ class DataChecks:
         found = zip(self.names, counts, firsts, strict=True)
         return ", ".join(f"{count} {name} (first in env {env})" for name, count, env in found if count)
 
-    def clean(self, dataset: Columns, rows: slice, unvalued: Tensor) -> None:
-        """Replace wrong numbers of observations where they may be any, and what the policy has made of them.
+    def read(self, dataset: Columns, rollout: Rollout) -> tuple[int, list[int]]:
+        """The number of valid steps in ``rollout``, and its counts. Waits for the device.
 
-        unvalued: [T+1, N] bool - the final observation of a terminated episode: no value and no action depends on it.
+        If there are wrong numbers, those that may be any are replaced, and do not count.
         """
+        valid = dataset.scalars["valid"][:, rollout.rows].sum()
+        steps, *counts = torch.cat((valid.view(1), self.counts(dataset, rollout))).tolist()
+        if any(counts) and rollout.unvalued is not None:
+            self._clean(dataset, rollout.rows, rollout.unvalued)
+            counts = self.counts(dataset, rollout).tolist()
+        return steps, counts
+
+    def _clean(self, dataset: Columns, rows: slice, unvalued: Tensor) -> None:
+        """Replace wrong numbers of ``unvalued`` observations, and what the policy has made of them."""
         obs = {key: block[:, rows] for key, block in dataset.obs.items()}
         legal: list[tuple[str, Tensor | float]] = [(key, 0.0) for key in self._real]
         legal += [(key, least) for key, least, _ in self._choices]

@@ -84,8 +84,7 @@ class ResidentActor:
     def _count(self, rollout: Rollout) -> None:
         """Check and count a rollout; here the host waits for the device."""
         scalars, rows = self._dataset.scalars, rollout.rows
-        valid = scalars["valid"][:, rows].sum()
-        steps, *bad = torch.cat((valid.view(1), self._checks.counts(self._dataset, rollout))).tolist()
+        steps, bad = self._checks.read(self._dataset, rollout)
         if any(bad):
             found = self._checks.described(bad, self._dataset, rollout)
             raise EnvFaults(

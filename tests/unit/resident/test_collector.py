@@ -61,6 +61,7 @@ class Collected:
             self.ended.append(rollout.ended.clone())
             self.bad_final.append(rollout.bad_final.clone())
             if device == "cpu":
+                DataChecks(self.spec, torch.device("cpu")).read(self.dataset, rollout)
                 rewards = self.dataset.scalars["reward"][:, rollout.rows]
                 found = sums.add(rewards, rollout.stepped, rollout.ended, rollout.stats)
                 self.episodes += zip(found.returns, found.lengths, found.stats["action"], strict=True)
