@@ -49,20 +49,22 @@ class Deadline:
 class Awake:
     """Time in which this process was awake: what passed between two looks counts as PAUSE_S at most.
 
-    All processes of a run may be stopped for a while, by Ctrl-Z or with the whole machine, and then resume.
+    All processes of a run may be stopped for a while, by Ctrl-Z or with the whole machine, and then resume. If it has
+    worked meanwhile, it was awake: code in C may keep Python's lock, so that no other thread looks.
     """
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        # Of the last look: its time, and of each pause until then when it was over, and its length.
-        self._looked: tuple[float, tuple[tuple[float, float], ...]] = now(), ()
+        # Of the last look: its time, the CPU time then, and of each pause until then when it was over, and its length.
+        self._looked: tuple[float, float, tuple[tuple[float, float], ...]] = now(), time.process_time(), ()
 
     def look(self) -> float:
         """Seconds so far; call it at least every PAUSE_S."""
         moment = now()
-        looked_at, _ = self._looked
-        self.seconds += min(moment - looked_at, PAUSE_S)
-        self._looked = moment, self._pauses(moment)
+        looked_at, _, before = self._looked
+        pauses = self._pauses(moment)
+        self.seconds += moment - looked_at - (pauses[-1][1] if pauses is not before else 0.0)
+        self._looked = moment, time.process_time(), pauses
         return self.seconds
 
     def since(self, at: float) -> float:
@@ -72,9 +74,9 @@ class Awake:
         return max(0.0, moment - at - asleep)
 
     def _pauses(self, moment: float) -> tuple[tuple[float, float], ...]:
-        looked_at, pauses = self._looked
+        looked_at, worked_s, pauses = self._looked
         seconds = moment - looked_at - PAUSE_S
-        if seconds <= 0:
+        if seconds <= max(0.0, time.process_time() - worked_s):
             return pauses
         if len(pauses) == _MOST_PAUSES:
             (_, first), (over_at, second), *later = pauses

@@ -41,6 +41,20 @@ def test_time_awake_has_no_pauses_whichever_thread_asks_first(monkeypatch: pytes
     assert [later for _, later in seen[:5]] == pytest.approx([0.0, 0.0, 0.5, 2.5, 3.0])
 
 
+def test_time_in_which_no_thread_could_look_but_one_worked_is_time_awake(monkeypatch: pytest.MonkeyPatch) -> None:
+    at, worked = 1000.0, 5.0
+    monkeypatch.setattr(clock, "now", lambda: at)
+    monkeypatch.setattr("time.process_time", lambda: worked)
+    awake = Awake()
+
+    for seconds, work in ((30.0, 29.0), (30.0, 4.0)):  # of one thread in C; of several, until they were stopped
+        at += seconds
+        worked += work
+        awake.look()
+
+    assert awake.seconds == awake.since(1000.0) == 32.0
+
+
 def test_one_positive_factor_scales_all_timeouts() -> None:
     scaled = Timeouts().scaled(0.5)
 
