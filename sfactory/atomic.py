@@ -104,7 +104,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             with contextlib.suppress(OSError):  # where the folder is now: it may have been renamed
                 os.unlink(tmp if folder is None else tmp.name, dir_fd=folder)
             raise
-    fsync_dir(path.parent)
+        _fsync_folder(folder)
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -160,13 +160,17 @@ def fsync_dir(path: Path) -> None:
 
     Raises OSError, as for a disk that fails.
     """
-    with _opened_folder(path) as fd:
-        try:
-            if fd is not None:
-                os.fsync(fd)
-        except OSError as error:
-            if error.errno not in _NOT_FOR_DIRECTORIES:
-                raise
+    with _opened_folder(path) as folder:
+        _fsync_folder(folder)
+
+
+def _fsync_folder(folder: int | None) -> None:
+    try:
+        if folder is not None:
+            os.fsync(folder)
+    except OSError as error:
+        if error.errno not in _NOT_FOR_DIRECTORIES:
+            raise
 
 
 @contextlib.contextmanager

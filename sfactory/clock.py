@@ -60,23 +60,27 @@ class Awake:
 
     def look(self) -> float:
         """Seconds so far; call it at least every PAUSE_S."""
-        moment = now()
-        looked_at, _, before = self._looked
-        pauses = self._pauses(moment)
-        self.seconds += moment - looked_at - (pauses[-1][1] if pauses is not before else 0.0)
-        self._looked = moment, time.process_time(), pauses
+        moment, worked_s = now(), time.process_time()
+        self.seconds += moment - self._looked[0] - self._asleep(moment, worked_s)
+        self._looked = moment, worked_s, self._pauses(moment, worked_s)
         return self.seconds
 
     def since(self, at: float) -> float:
         """Seconds from ``at`` on, without the pauses since then. For any thread; another one may look."""
         moment = now()
-        asleep = sum(min(seconds, over_at - at) for over_at, seconds in self._pauses(moment) if over_at > at)
+        pauses = self._pauses(moment, time.process_time())
+        asleep = sum(min(seconds, over_at - at) for over_at, seconds in pauses if over_at > at)
         return max(0.0, moment - at - asleep)
 
-    def _pauses(self, moment: float) -> tuple[tuple[float, float], ...]:
-        looked_at, worked_s, pauses = self._looked
+    def _asleep(self, moment: float, worked_s: float) -> float:
+        """Seconds of a pause since the last look; 0 without one. worked_s: the CPU time now."""
+        looked_at, worked_before_s, _ = self._looked
         seconds = moment - looked_at - PAUSE_S
-        if seconds <= max(0.0, time.process_time() - worked_s):
+        return seconds if seconds > worked_s - worked_before_s else 0.0
+
+    def _pauses(self, moment: float, worked_s: float) -> tuple[tuple[float, float], ...]:
+        seconds, pauses = self._asleep(moment, worked_s), self._looked[2]
+        if not seconds:
             return pauses
         if len(pauses) == _MOST_PAUSES:
             (_, first), (over_at, second), *later = pauses

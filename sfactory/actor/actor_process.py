@@ -25,7 +25,7 @@ def run_actor(setup: ActorSetup, cores: frozenset[int] | None, row: StatusRow) -
         os.sched_setaffinity(0, cores)
     _limit_threads(setup)
     seed_libraries(setup.libraries_seed())
-    envs = contextlib.ExitStack()  # closed below alone: one whose first reset failed may not return from its close()
+    envs = contextlib.ExitStack()  # closed below alone: after a failed first reset close() may not return
     splits = make_splits(setup, row, envs)
     _limit_threads(setup)  # again, for libraries that came with the envs
     row.set("state", State.RUNNING)

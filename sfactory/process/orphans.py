@@ -35,7 +35,7 @@ END_S = 10.0  # a process that does not end within it, though it was sent SIGKIL
 _POOLS_S = 5.0
 _SHM = "/dev/shm/"
 OFTEN_S = 0.02  # between two looks while there are orphans
-_PASSES = 10  # over the threads of a process, whose number may change all the time
+_PASSES = 10  # at most, over threads that may come and go all the time
 
 PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36

@@ -178,12 +178,11 @@ class Spawner:
     On Linux alone; elsewhere ``open`` and what concerns the server do nothing, and ``start`` raises ResourceError.
     """
 
-    # Of this process, as the fork server is: a process id, whether the server has ended, its environment variables,
-    # None if it was not started here, and how many runs and samplers have their envs in this process.
+    # Of this process, as the fork server is: a process id, whether the server has ended, and its environment variables,
+    # None if it was not started here.
     _watcher: int | None = None
     _is_lost = False
     _server_has: Mapping[str, str] | None = None
-    _with_envs_here = 0
 
     def __init__(self, program: Mapping[str, object] | None = None, printed_level: int = logging.INFO) -> None:
         """program: classes and functions by name that the program has and children cannot import: of a notebook.
@@ -251,9 +250,8 @@ class Spawner:
             time.sleep(OFTEN_S)
 
     def envs_live_here(self, yes: bool) -> None:
-        """Whether one more has its envs in this process from now on: what they start is ended if it is killed."""
-        Spawner._with_envs_here += 1 if yes else -1
-        self._signal(ENVS_IN_MAIN if Spawner._with_envs_here else NO_ENVS_IN_MAIN)
+        """Whether envs live in this process from now on, so that what they start is ended if it is killed."""
+        self._signal(ENVS_IN_MAIN if yes else NO_ENVS_IN_MAIN)
 
     def view_is_open(self, yes: bool) -> None:
         """Whether a live view keeps rows of the terminal from now on, which it gets back if this process is killed."""

@@ -162,19 +162,21 @@ class StartedByMain:
         if not self.on:
             self._found = {}
         elif os.getppid() == self._main:
-            # What was found stays while it lives: a main that is being killed may list none, see ``children_of``.
-            lasting = {pid: started for pid, started in self._found.items() if _started(pid) == started}
             roots = children_of(self._main) - self._before
-            self._found = lasting | {pid: _started(pid) for root in roots for pid in _tree(root)}
+            # What was found stays while it lives: a main that is being killed may list none, see ``children_of``.
+            self._found = self._living() | {pid: _started(pid) for root in roots for pid in _tree(root)}
 
     def kill(self) -> None:
         """Kill those that were found, and what they have started since."""
-        for pid, started in self._found.items() if self.on else ():
-            if started and _started(pid) == started:  # no other process has its number now
-                tree = _tree(pid)
-                self._memory.look(tree)
-                for one in tree:
-                    send(one, signal.SIGKILL)
+        for pid in self._living() if self.on else ():
+            tree = _tree(pid)
+            self._memory.look(tree)
+            for one in tree:
+                send(one, signal.SIGKILL)
+
+    def _living(self) -> dict[int, str]:
+        """Those that were found and live: no other process has the number of one now."""
+        return {pid: started for pid, started in self._found.items() if started and _started(pid) == started}
 
 
 def _tree(pid: int) -> set[int]:

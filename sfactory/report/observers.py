@@ -272,7 +272,7 @@ def _create(reference: str) -> Observer:
     maker = find_registered(reference, ENTRY_POINTS)
     try:
         made = maker()
-    except ConfigError as error:  # of a tracker whose package is missing
+    except ConfigError as error:  # of a tracker without its package
         raise Unresolved("; ".join(error.problems)) from error
     except (Exception, SystemExit) as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]

@@ -1,7 +1,7 @@
 """Acts in a ``TensorEnv`` and records its steps as rows of a dataset, all on one device.
 
 Rows are as those of a vector env (sfactory/actor/vector_batch.py): in NEXT_STEP mode the step after an end resets, its
-row is invalid, and the row shows the true final observation (NOTE [Truncation row]), whose numbers may be any if the
+row is invalid, and the row shows the true final observation (NOTE [Truncation row]), which may have any numbers if the
 episode was terminated. In SAME_STEP mode a truncated step is not learned from, unless the env gives final observations.
 
 NOTE [Final values]: in SAME_STEP mode the value after a truncated step is that of an observation which is no row. If

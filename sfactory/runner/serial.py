@@ -69,7 +69,7 @@ def processes_of_envs_end(spawner: Spawner) -> Iterator[Started]:
         with new_children_end() as started:
             yield started
     finally:
-        spawner.envs_live_here(False)
+        spawner.envs_live_here(Started.blocks > 0)
 
 
 class SerialSampling:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from sfactory.process import watcher
 from sfactory.process.orphans import NamedMemory, adopt_orphans, children_of
 from sfactory.process.spawn import Spawner
+from sfactory.runner.serial import processes_of_envs_end
 from tests.support.long import long
 
 POOL = """
@@ -133,10 +135,12 @@ def test_with_a_serial_sampler_ends_what_its_envs_have_started_and_nothing_else(
 def test_envs_live_in_main_until_the_last_of_several_samplers_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = list[int]()
     monkeypatch.setattr(Spawner, "_signal", lambda _, signum: sent.append(signum))
-    spawner = Spawner()
+    spawner, one, other = Spawner(), ExitStack(), ExitStack()
 
-    for yes in (True, True, False, False):
-        spawner.envs_live_here(yes)
+    one.enter_context(processes_of_envs_end(spawner))
+    other.enter_context(processes_of_envs_end(spawner))
+    one.close()
+    other.close()
 
     assert sent == [*[watcher.ENVS_IN_MAIN] * 3, watcher.NO_ENVS_IN_MAIN]
 
