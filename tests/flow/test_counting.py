@@ -73,12 +73,13 @@ def publish(sampler: Sampling, version: int) -> None:
 
 
 def sample(sampler: Sampling, transitions: int) -> tuple[list[dict[str, Array]], WitnessStaging]:
-    """Datasets of at least that many transitions. A new version is published after every one of them."""
+    """Datasets of at least that many transitions, and of all envs. A new version is published after each of them."""
     with torch.no_grad():
         sampler.model.policy_head.linear.weight.mul_(100.0)
     publish(sampler, 0)
     staging, datasets, delivered = WitnessStaging(sampler), [], 0
-    while delivered < transitions:
+    while delivered < transitions or not staging.has_all_envs:
+        assert delivered < 100 * transitions, "an env sends nothing"
         sampler.fill(staging)
         datasets.append(staging.snapshot())
         delivered += staging.valid_steps
@@ -244,7 +245,10 @@ def faulty_config(inference: Inference, rollout: int) -> Config:
 
 
 def sampled_columns(sampler: Sampling, transitions: int) -> tuple[dict[tuple[int, int], list[dict[str, Array]]], int]:
-    """{(first slot of a split, column): its rollouts in the order they came}, and how many env steps were sampled."""
+    """{(first slot of a split, column): its rollouts in the order they came}, and how many env steps were sampled.
+
+    At least so many transitions, and some of every column.
+    """
     publish(sampler, 0)
     staging = WitnessStaging(sampler)
     table, layout = sampler.shared.table, sampler.layout
@@ -252,7 +256,8 @@ def sampled_columns(sampler: Sampling, transitions: int) -> tuple[dict[tuple[int
     split_of = {slot: split[0] for split in splits for slot in split}
     columns: dict[tuple[int, int], list[dict[str, Array]]] = {}
     delivered = env_steps = 0
-    while delivered < transitions:
+    while delivered < transitions or not staging.has_all_envs:
+        assert delivered < 100 * transitions, "an env sends nothing"
         sampler.fill(staging)
         dataset = staging.snapshot()
         env_steps += int(dataset["counts"].sum())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -79,10 +80,11 @@ class Collected:
             self._sampler.model.value_head.linear.bias.fill_(version)
         self._sampler.publish(version)
 
-    def add(self, transitions: int) -> None:
-        """Receive so many more."""
-        due = self.delivered + transitions
-        while self.delivered < due:
+    def add(self, transitions: int, envs: int = 0) -> None:
+        """Receive so many more, and something of at least ``envs`` envs: actors that have joined start at some time."""
+        due, end = self.delivered + transitions, time.monotonic() + END_S
+        while self.delivered < due or len(self.by_env()) < envs:
+            assert time.monotonic() < end, f"{self.delivered} transitions of {len(self.by_env())} envs have come"
             self._sampler.fill(self._staging)
             self.datasets.append(self._staging.snapshot())
             self._publish(len(self.datasets))
@@ -119,7 +121,7 @@ def test_every_transition_of_remote_actors_arrives_once_though_one_is_killed(tmp
         collected = Collected(sampler)
         killed, stays = start(port, COUNTING), start(port, COUNTING, workers=2)
         assert eventually(lambda: all("joined the run" in each.stderr for each in (killed, stays)), JOINED_S)
-        collected.add(TRANSITIONS)
+        collected.add(TRANSITIONS, 3 * ENVS)
         kill_all(killed)
         collected.add(TRANSITIONS)
         sampler.wait_until_held_back()
