@@ -104,7 +104,7 @@ def test_the_best_of_all_checkpoints_is_named() -> None:
     checkpoints().save_milestone(payload(8.0) | {"env_steps": 30}, train_step=3, env_steps=30)
     checkpoints().save_best(payload(0.0) | {"env_steps": 50}, train_step=5, env_steps=50, metric=9.0)
 
-    found, _ = evaluate("--checkpoints=all", "--episodes=4", "--workers=1", "--csv=best.csv")
+    found, _ = evaluate("--checkpoints=all", "--episodes=4", "--workers=1", "--seed=3", "--csv=best.csv")
 
     means = {each["checkpoint_env_steps"]: each["episode_return_mean"] for each in found["checkpoints"]}
     assert list(means) == [30, 50, 70]
