@@ -111,6 +111,8 @@ class Reporter:
         self.reports.sample_trained()
         if self.reports.sampled_env_steps:
             self._console.line(self.reports.progress())
+        if self._matches is not None:
+            self._matches.look()
         self._write_evaluations(last=True)
         self._show_episodes()
         candidate, evaluations = self._candidate, self.reports.evaluations
@@ -198,18 +200,22 @@ class Reporter:
         return not (goes_back and 0 < self.reports.trained_env_steps == self._resumed.env_steps)
 
     def _write_evaluations(self, last: bool = False) -> None:
-        """Write one row and one console line for each evaluation completed since the last call."""
-        for number, evaluation in self.reports.evaluations.take():
+        """Write one row and one console line for each evaluation completed since the last call, and show its video.
+
+        last: that of an evaluation that was not completed, too.
+        """
+        evaluations = self.reports.evaluations.take()
+        for number, evaluation in evaluations:
             mean = evaluation.episode_return_mean
             if self._candidate is not None:
                 self._candidate.tell_mean(number, -math.inf if mean is None else mean)
             self._write(evaluation.scalars(), last)
             self._console.message(str(evaluation))
-            for video, env_steps in self._videos.new() if self._videos else ():
-                self._console.message(f"video {video.parent.name}/{video.name}")
-                for writer in self._writers:
-                    writer.show(env_steps, VIDEO, video.with_suffix(".gif"))
-                self._observers.on_video(video, env_steps)
+        for video, env_steps in self._videos.new() if self._videos and (evaluations or last) else ():
+            self._console.message(f"video {video.parent.name}/{video.name}")
+            for writer in self._writers:
+                writer.show(env_steps, VIDEO, video.with_suffix(".gif"))
+            self._observers.on_video(video, env_steps)
 
 
 def _advice_on_ends(env: str) -> str:

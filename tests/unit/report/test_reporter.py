@@ -158,3 +158,26 @@ def test_a_session_from_an_older_checkpoint_writes_no_row_and_keeps_the_summary_
     assert written[0] == []
     assert [json.loads(row)["env_steps"] for row in written[1]] == [48, 48]
     assert [(summary.status, summary.env_steps) for summary in summaries] == [("interrupted", 64), ("interrupted", 48)]
+
+
+def test_the_end_shows_results_and_videos_that_came_after_the_last_look(tmp_path: Path) -> None:
+    more = {"opponent_pool": 1, "eval_interval_sec": 60.0, "eval_video": True}
+    config = config_of({"env": "any", "with_tensorboard": False, **more})
+
+    def drive(reporter: Reporter, shared: SharedObjects) -> None:
+        reporter.beat()
+        assert shared.opponents is not None
+        shared.opponents.add(np.zeros(8, np.uint8), version=1, env_steps=5)
+        shared.opponents.record(0, *shared.opponents.newest(), 1.0)
+        video = tmp_path / "run" / "videos" / "eval_000000000007.mp4"  # of an evaluation that did not end
+        video.parent.mkdir()
+        video.touch()
+
+    lines = lines_of(tmp_path, drive, config, opponents=1)
+
+    row = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert row["match/points"] == 1.0
+    assert row["match/rating"] > 0.0
+    (opponent,) = json.loads((tmp_path / "run" / "matches.json").read_text())["opponents"]
+    assert (opponent["env_steps"], opponent["won"]) == (5, 1.0)
+    assert lines == ["video videos/eval_000000000007.mp4"]
