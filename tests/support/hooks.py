@@ -33,6 +33,7 @@ SOLVED = 475.0  # mean return over 100 episodes at which Gymnasium calls CartPol
 FAIL_AT = 5  # updates
 SPOIL_AT = 20  # updates
 SLEEPING = "the learner sleeps"
+ROWS = 3
 FULL = "full"  # as long as it is in FOLDER, no file of the learner grows beyond LARGEST bytes
 LARGEST = 500_000
 _SPOILED = "spoiled"
@@ -80,18 +81,28 @@ class Diary(Observer):
 
 
 class Episodes(Observer):
-    """Counts the episodes of each env, and gives half the length of each; writes the sums at the end."""
+    """Counts the episodes of each env, and gives half the length of each; writes the sums at the end.
+
+    The run ends once each env has ended an episode, and there were ROWS rows with updates.
+    """
 
     def __init__(self) -> None:
         self.sums: dict[str, float] = defaultdict(float)
+        self._rows = 0
 
     def on_init(self, facts: RunFacts) -> None:
         self._path = facts.run_dir / "episodes.jsonl"
+        sampling = facts.config.sampling
+        self._envs = {f"env_{env}" for env in range(sampling.num_workers * sampling.num_envs_per_worker)}
 
     def on_episode(self, policy: int, env: int, stats: Stats, info: Stats) -> Stats:
         for name, number in {"episodes": 1, f"env_{env}": 1, f"policy_{policy}": 1, **stats, **info}.items():
             self.sums[name] += number
         return {"half_length": stats["length"] / 2}
+
+    def on_report(self, row: Mapping[str, float | None]) -> bool | None:
+        self._rows += bool(row["perf/updates"])
+        return not (self._envs <= self.sums.keys() and self._rows >= ROWS)
 
     def on_stop(self, outcome: Outcome) -> None:
         _write(self._path, **self.sums)
