@@ -63,8 +63,10 @@ def test_what_an_env_leaves_behind_as_the_server_ends_is_ended_before_another_on
     program, (server,) = int(pids.read_text()), children_of(watcher)
 
     os.kill(watcher, signal.SIGSTOP)  # it sees both ends at once
-    for pid in (actor.pid or 0, server):
+    both = actor.pid or 0, server
+    for pid in both:
         os.kill(pid, signal.SIGKILL)
+    assert eventually(lambda: not any(map(is_alive, both)), WITHIN_S)
     os.kill(watcher, signal.SIGCONT)
 
     assert eventually(lambda: program in children_of(watcher), WITHIN_S)
