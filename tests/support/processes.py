@@ -11,8 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from scripts.proc import MARK, marked
+from scripts.process_facts import SHM, shm_left_since, shm_names
 from tests.support.source import ROOT
 from tests.support.warm_process import WarmRun, environment, warm_process
+
+_STAYS_S = 10.0
 
 
 def eventually(predicate: Callable[[], bool], within_s: float, every_s: float = 0.05) -> bool:
@@ -33,6 +36,21 @@ def handles() -> dict[int, str]:
         with contextlib.suppress(OSError):
             found[int(link.name)] = str(link.readlink())
     return found
+
+
+def named_memory_since(before: frozenset[str]) -> set[str]:
+    """Names that came into /dev/shm since ``before`` and that this process maps, or that stay though none maps them.
+
+    Other processes of the machine may have names there, too, of which some are mapped a moment later.
+    """
+
+    def found() -> set[str]:
+        mapped = Path("/proc/self/maps").read_text().splitlines()
+        ours = {name for name in shm_names() - before if any(line.endswith(f" {SHM}/{name}") for line in mapped)}
+        return ours.union(shm_left_since(before))
+
+    names = found()
+    return set() if eventually(lambda: names.isdisjoint(found()), _STAYS_S) else names & found()
 
 
 def catches_signal(pid: int, number: int) -> bool:

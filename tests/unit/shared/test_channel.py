@@ -27,6 +27,7 @@ from sfactory.messages import (
     TrajectoryReady,
 )
 from sfactory.shared.channel import RINGS, Channel, Incarnations, M
+from tests.support.processes import named_memory_since
 
 
 def report(episodes: int, actor: int = 0) -> EpisodesDone:
@@ -110,7 +111,7 @@ def test_messages_of_several_processes_keep_the_order_of_each() -> None:
         assert child.exitcode == 0
     for actor in range(2):
         assert [message for message in received if message.actor == actor] == slots(actor, count)
-    assert shm_names() - before == frozenset()
+    assert not named_memory_since(before)
 
 
 def test_replacement_does_not_read_messages_to_the_dead_reader() -> None:

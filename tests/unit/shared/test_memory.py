@@ -18,6 +18,7 @@ from sfactory.shared.memory import SharedArrays, SharedEvent, planned_bytes
 from sfactory.shared.status import FailureBoard
 from sfactory.shared.weights import SharedWeights
 from sfactory.spec import TensorSpec
+from tests.support.processes import named_memory_since
 
 FIELDS = {
     "image": TensorSpec((2, 3, 5), "uint8"),
@@ -107,7 +108,7 @@ def test_memory_has_no_name_and_leaves_no_open_file(make: Callable[[], object]) 
 
     for _ in range(20):
         made = make()
-        assert shm_names() - names == frozenset()
+        assert not named_memory_since(names)
     del made
     gc.collect()
 
