@@ -99,8 +99,9 @@ class WorkingTree:
 
 
 def _diff() -> bytes | None:
-    # No colours or programs of the user's configuration, and the whole checkout whatever the current directory is.
-    diff = _git("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--no-relative", "HEAD")
+    # Whatever the user has configured: no colours or programs, the names that git apply reads, and the whole checkout.
+    plain = ("--no-ext-diff", "--no-textconv", "--no-color", "--no-relative", "--src-prefix=a/", "--dst-prefix=b/")
+    diff = _git("diff", *plain, "HEAD")
     if diff is None or len(diff) <= MOST_DIFF_BYTES:
         return diff
     kept = diff[: MOST_DIFF_BYTES - len(_CUT)]

@@ -9,22 +9,25 @@ from pathlib import Path
 
 import pytest
 
+from sfactory.experiment import provenance
 from sfactory.experiment.provenance import MOST_DIFF_BYTES, WorkingTree
 from sfactory.experiment.run_dir import RunDir
 from tests.support.files import write_files
+from tests.support.trainer import within
 
 NOTHING = {"git_commit": None, "git_dirty": None, "git_untracked": None}
 
 
 def git(*arguments: str) -> str:
-    identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    identity = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
     done = subprocess.run(["git", *identity, *arguments], capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout of one commit, which is the current directory."""
+    """A checkout of one commit, which is the current directory. On a busy machine git may take long."""
+    monkeypatch.setattr(provenance, "_TIMEOUT_S", within(2.0))
     root = write_files(tmp_path / "checkout", {"a.py": "x = 1\n", "sub/b.py": "y = 1\n", ".gitignore": "*.log\n"})
     monkeypatch.chdir(root)
     git("init", "-q")
@@ -112,16 +115,20 @@ def test_a_large_change_is_cut_at_a_line_and_says_so(checkout: Path) -> None:
     assert last == "... cut here: the changes are larger than 1 MiB"
 
 
-def test_programs_of_the_users_configuration_are_not_run(checkout: Path, tmp_path: Path) -> None:
+def test_the_users_configuration_runs_no_programs_and_leaves_the_changes_as_git_applies_them(
+    checkout: Path, tmp_path: Path
+) -> None:
     marker = tmp_path / "marker"
     touch = f"touch {marker}"
-    for name, value in (("diff.external", touch), ("core.pager", touch), ("color.ui", "always")):
+    odd = ("color.ui", "always"), ("diff.noprefix", "true"), ("diff.relative", "true")
+    for name, value in (("diff.external", touch), ("core.pager", touch), *odd):
         git("config", name, value)
     (checkout / "a.py").write_text("x = 2\n")
 
     diff = look().diff
 
     assert diff is not None
+    assert b"--- a/a.py\n+++ b/a.py\n" in diff
     assert b"+x = 2\n" in diff
     assert not marker.exists()
 
@@ -141,6 +148,7 @@ def test_without_a_checkout_a_commit_or_git_all_facts_are_none(tmp_path: Path, m
 def test_a_git_that_hangs_is_abandoned(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_files(tmp_path / "bin", {"git": "#!/bin/sh\nexec sleep 600\n"})
     (tmp_path / "bin" / "git").chmod(0o755)
+    monkeypatch.setattr(provenance, "_TIMEOUT_S", 0.2)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
 
     assert look().facts == NOTHING
