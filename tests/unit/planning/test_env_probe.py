@@ -27,6 +27,7 @@ from sfactory.process.orphans import children_of
 from sfactory.process.spawn import Spawner
 from sfactory.process.stack_dump import is_stopped
 from sfactory_envs.synthetic.masked_arms import MaskedArms
+from tests.support.processes import eventually
 from tests.support.scripted_env import ScriptedEnv
 
 HERE = "tests.unit.planning.test_env_probe"
@@ -77,15 +78,19 @@ def killing_the_server() -> None:
 
 
 class Unclosable(ScriptedEnv):
-    """Starts a program, whose pid it writes into the file ``started``; its close() does not return, or is the end."""
+    """Starts a program, whose pid it writes into the file ``started``; its close() does not return, or is the end.
+
+    Then the file "closing" is beside that one.
+    """
 
     def __init__(self, started: str, hangs: bool) -> None:
         super().__init__([(1, "terminated")])
         program = subprocess.Popen(["sleep", "9999"], start_new_session=True)
         Path(started).write_text(str(program.pid))
-        self._hangs = hangs
+        self._closing, self._hangs = Path(started).with_name("closing"), hangs
 
     def close(self) -> None:
+        self._closing.touch()
         if self._hangs:
             time.sleep(20)
         os._exit(7)
@@ -229,9 +234,15 @@ def test_an_env_that_cannot_be_closed_is_used_all_the_same(
     hangs: bool,
     warning: str,
 ) -> None:
-    monkeypatch.setattr(env_probe, "_CLOSE_S", 5.0 if not hangs else 0.5)
+    started, received = tmp_path / "started", env_probe._received
 
-    started = tmp_path / "started"
+    def received_once_it_closes(*given: Any) -> Any:
+        answer = received(*given)
+        assert not isinstance(answer, env_probe.Probed) or eventually((tmp_path / "closing").exists, BOUND_S)
+        return answer
+
+    monkeypatch.setattr(env_probe, "_received", received_once_it_closes)
+    monkeypatch.setattr(env_probe, "_CLOSE_S", 0.2 if hangs else BOUND_S)
     assert probe_env(spawner, factory_of("Unclosable", started=str(started), hangs=hangs), BOUND_S).spec.actions
 
     assert re.search(rf"--env={HERE}:Unclosable: {warning}", caplog.text.rstrip(), re.DOTALL)
