@@ -23,7 +23,8 @@ class Branch(IntEnum):
     INFERENCE = 2  # policy, worker, generation: actions of a policy worker
     LEARNER = 3  # policy: initial weights
     SHUFFLE = 4  # policy, train step: minibatches of the dataset that is begun at that step
-    PLAY = 5  # none: the env of a play; its actions are drawn by the seed itself
+    # None: the env of a play; its actions are drawn by the seed itself. Episode, discarded games: after invalid data.
+    PLAY = 5
     LIBRARIES = 6  # actor, generation (two parts): what envs draw from random, numpy and torch without asking
     REPLAY = 7  # policy, train step at the start of its learner: which trajectories are replayed
     AUXILIARY = 8  # policy, train step: what an auxiliary loss draws over the dataset that is begun at that step

@@ -117,9 +117,9 @@ class _OneAgent:
         return [obs], [reward], Change([over], [False], [False], [info]) if over else None
 
 
-def env_seed_of(seed: int) -> int:
-    """The seed of the env of a play."""
-    return seed_at(seed, Branch.PLAY, bits=ENV_SEED_BITS)
+def env_seed_of(seed: int, *place: int) -> int:
+    """The seed of the env of a play. place: of a game that takes the place of others, see Branch."""
+    return seed_at(seed, Branch.PLAY, *place, bits=ENV_SEED_BITS)
 
 
 class Player:
@@ -154,7 +154,7 @@ class Player:
         self._acted: dict[str, np.ndarray[Any, Any]] = {}
         self._extras = ExtraStatsTracker()
         self._game_continues = False
-        self._steps = 0
+        self._seed = self._steps = 0
         self._warned = set[str]()  # of which flaws
 
     def set_training_info(self, env_steps: int) -> None:
@@ -172,6 +172,7 @@ class Player:
         """
         seed_libraries(seed)
         self._policy.draw_privately()
+        self._seed = seed
         env_seed: int | None = env_seed_of(seed)
         until = self._steps + max_steps
         for number in range(1, count + 1):
@@ -188,7 +189,8 @@ class Player:
             try:
                 return self._game(number, seed, until - self._steps)
             except _InvalidData as error:
-                discarded, seed = discarded + 1, None
+                discarded += 1
+                seed = env_seed_of(self._seed, number, discarded)  # without one a game of lives could go on
                 if discarded == _MOST_DISCARDED:
                     lost = f"{self._name}, {error}, and {discarded} episodes in a row had invalid data"
                     raise EnvFailed(f"{lost}: sfactory check-env finds such data") from None

@@ -116,7 +116,15 @@ def test_an_observation_of_another_shape_is_named_by_its_step() -> None:
 
 
 class Lives(ScriptedEnv):
-    """Games of three lives, of 2, 3 and 4 steps; each is an episode. The last one reports a score."""
+    """Games of three lives, of 2, 3 and 4 steps; each is an episode. The last one reports a score.
+
+    A reset with a seed begins a new game.
+    """
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if seed is not None:
+            self._episode += -(self._episode + 1) % 3
+        return super().reset(seed=seed)
 
     def step(self, action: int) -> Any:
         obs, reward, terminated, truncated, info = super().step(action)
@@ -141,6 +149,20 @@ def test_an_episode_that_is_played_is_a_whole_game_of_all_its_lives() -> None:
     assert [seed is None for seed in env.seeds] == [False, True, True, True, True, True]
     env.script *= 2
     assert list(player.episodes(1, 8, seed=1)) == [], "its game is not over after 8 steps"
+
+
+@pytest.mark.parametrize("broken", [4, 5])
+def test_the_rest_of_a_game_with_invalid_data_is_no_whole_game(broken: int) -> None:
+    """The data of the last steps of the second life; in step 5 the env says that its game goes on."""
+    env = Lives([(2, "terminated"), (3, "terminated"), (4, "terminated")] * 2, Faults(rewards={broken: np.nan}))
+    config = config_of({"encoder_mlp_layers": (8,)}).model
+    spec = EnvSpec.of_spaces(env.observation_space, env.action_space).for_model(config)
+
+    played = list(Player(env, spec, ActorCritic(spec, config), show_nothing, name="lives").episodes(1, 100, seed=1))
+
+    assert [episode.length for episode in played] == [9]
+    assert [seed is None for seed in env.seeds] == [False, True, False, True, True]
+    assert env.seeds[0] != env.seeds[2]
 
 
 def test_an_episode_in_which_no_agent_acted_has_no_part_in_returns() -> None:
