@@ -59,6 +59,7 @@ class MultiAgentSplit(Split):
     def begin(self, slot: Slot) -> None:
         """See Split."""
         super().begin(slot)
+        self._returns[self.batch.first] = 0.0  # of those reset, which may have been stepped before the first slot
         if self._turns is not None:
             self._turns.begin()
         if slot.counts_env_step is not None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 import torch
 
 from sfactory.actor.decorrelation import warm_up
+from sfactory.actor.env_restarts import FaultHandling
 from sfactory.actor.multi_agent_split import MultiAgentSplit
 from sfactory.actor.split import Split
 from sfactory.benchmark.pure_simulation import pure_simulation
@@ -27,10 +29,10 @@ from sfactory.shared.status import StatusBoard
 from sfactory.shared.trajectories import TrajectoryBuffer
 from sfactory.spec import EnvSpec
 from sfactory.system.cores import Cores
-from tests.support.episodes import finished_episodes
+from tests.support.episodes import extra_stats, finished_episodes
 from tests.support.parts import SCALAR, TINY, small_layout
 from tests.support.scripted_agents import Changes, ScriptedAgents
-from tests.support.scripted_env import no_faults
+from tests.support.scripted_env import FaultRecord, no_faults
 
 COUNTING = EnvFactory("sfactory_envs.synthetic.counting_agents:CountingParallel", {"agents": 3})
 
@@ -85,8 +87,8 @@ def test_policies_that_wait_for_their_learners_have_splits_of_their_own_unless_t
         plan(3, COUNTING.agents().spec)
 
 
-def warmed(env: ScriptedAgents, steps: int) -> Split:
-    split = MultiAgentSplit(0, [ScriptedAgents(base=5.0), env], env.spec, 4, no_faults())
+def warmed(env: ScriptedAgents, steps: int, faults: FaultHandling | None = None) -> Split:
+    split = MultiAgentSplit(0, [ScriptedAgents(base=5.0), env], env.spec, 4, faults or no_faults())
     split.reset([1, 2], "actor 0")
     row = StatusBoard(["sf-actor-0"]).row("sf-actor-0")
     warm_up(split, 1, steps, 7, Control(1), row)
@@ -120,6 +122,17 @@ def test_random_steps_over_the_end_of_an_episode_begin_another() -> None:
 
     assert slot.obs["obs"][0, 2:, 0].tolist() == [100, 101]
     assert slot.is_first[0].all()
+
+
+def test_an_episode_that_ends_with_an_invalid_random_step_has_no_part_in_the_return_of_the_team() -> None:
+    env = ScriptedAgents({4: Changes(terminated=[0, 1])}, odd={2: np.array([np.nan], np.float32)})
+    split = warmed(env, 2, FaultRecord(lambda seed: None, most_bad_data=1.0).handling)
+
+    fill(split)
+
+    sent = extra_stats(split.batch.extras)
+    assert sent["team_return"] == [100.5 + 110.5 + 101.5 + 111.5]
+    assert sent["return/ann"] == [100.5 + 110.5]
 
 
 def test_the_speed_of_random_steps_is_measured() -> None:
