@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from sfactory.clock import Every
 from sfactory.config.enjoy import EnjoyConfig, read_enjoy_line
 from sfactory.config.env_names import env_name_of
-from sfactory.process.command import Command, importing_torch
+from sfactory.process.command import Command, importing_torch, return_text
 from sfactory.process.signals import Interrupted, Interrupts
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ def _report(episodes: Sequence[Episode], wanted: int) -> None:
     mean = sum(episode.episode_return for episode in episodes) / len(episodes)
     last = episodes[-1]
     print(
-        f"{len(episodes)} of {wanted} episodes, mean return {mean:.3f}; the last one: return "
-        f"{last.episode_return:.3f} in {last.length} steps",
+        f"{len(episodes)} of {wanted} episodes, mean return {return_text(mean)}; the last one: return "
+        f"{return_text(last.episode_return)} in {last.length} steps",
         file=sys.stderr,
         flush=True,
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from sfactory.clock import Every
 from sfactory.config.commands import EvaluateConfig, read_evaluate_line
 from sfactory.errors import CheckpointError
-from sfactory.process.command import Command, CommandModule, importing_torch
+from sfactory.process.command import Command, CommandModule, importing_torch, return_text
 from sfactory.system.cores import set_for_children
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ def _evaluate(config: EvaluateConfig) -> str:
             if len(episodes) > shown and (due.due() or len(episodes) == config.episodes):
                 shown = len(episodes)
                 returns = returns_of(episodes)
-                mean = sum(returns) / len(returns) if returns else math.nan
-                text = f"{saved.checkpoint.name}: {len(episodes)} of {config.episodes} episodes, mean return {mean:.3f}"
+                mean = return_text(sum(returns) / len(returns) if returns else math.nan)
+                text = f"{saved.checkpoint.name}: {len(episodes)} of {config.episodes} episodes, mean return {mean}"
                 print(text, file=sys.stderr, flush=True)
 
         return EvaluationPlan.of(saved, config).run(report)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from sfactory import atomic
 from sfactory.errors import CannotSaveError, SFactoryError
 from sfactory.messages import PolicyLag
+from sfactory.process.command import return_text
 
 Result = Literal["done", "interrupted", "failed"]
 
@@ -113,7 +114,7 @@ def result_line(
 
     ``saved_env_steps``: where that command resumes, which is before ``env_steps`` if the end was not saved.
     """
-    mean = "none" if return_mean is None or not math.isfinite(return_mean) else f"{return_mean:.3f}"
+    mean = "none" if return_mean is None or not math.isfinite(return_mean) else return_text(return_mean)
     saved = "" if saved_env_steps is None else f" saved={saved_env_steps}"
     why = f" cause: {cause}" if cause else f" ended by: {ended_by}" if ended_by else ""
     resume = f" resume: {resume_command}" if resume_command else ""

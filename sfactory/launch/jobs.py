@@ -28,6 +28,7 @@ from sfactory.experiment.provenance import local_time
 from sfactory.experiment.run_dir import keep_unreadable, lock_file
 from sfactory.experiment.summary import Summary
 from sfactory.launch.run_description import MODULE, RunDescription
+from sfactory.process.command import return_text
 from sfactory.system.operating_system import close_lock
 
 NAME = "launch.json"
@@ -345,7 +346,7 @@ def print_results(runs: Sequence[Mapping[str, Any]], launch_state: LaunchState) 
     rows = [["experiment", "status", "env steps", "return"]]
     for run in runs:
         steps, mean = run["env_steps"], run["episode_return_mean"]
-        shown = "-" if steps is None else str(steps), "-" if mean is None else f"{mean:.3f}"
+        shown = "-" if steps is None else str(steps), return_text(mean)
         rows.append([run["experiment"], run["status"], *shown])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for name, status, steps, mean in rows:

@@ -160,6 +160,11 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
+def return_text(value: float | None) -> str:
+    """A return in a line of text: three decimals, from 1000 on none; a dash if it is unknown."""
+    return "-" if value is None else f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3f}"
+
+
 def train_command(arguments: Sequence[str]) -> str:
     """The command that starts a run with these arguments, whose env has its full name: it means the same later.
 

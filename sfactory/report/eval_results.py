@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import reduce
 
 from sfactory.messages import EpisodeTotals, EvaluationPart
+from sfactory.process.command import return_text
 
 VIDEO = "eval/video"  # what trackers call the video of an evaluation
 
@@ -55,11 +56,12 @@ class EvaluationReport:
 
     def __str__(self) -> str:
         """One line for the console."""
-        objective = "" if self.true_objective_mean is None else f", true objective {self.true_objective_mean:.3f}"
+        mean = self.true_objective_mean
+        objective = "" if mean is None else f", true objective {return_text(mean)}"
         return (
             f"evaluation of the policy after {self.policy_env_steps:,} env steps (version {self.policy_version}): "
-            f"return {_text(self.episode_return_mean)} ({_text(self.episode_return_min)} to "
-            f"{_text(self.episode_return_max)}){objective}, length {self.episode_length_mean:.1f}, "
+            f"return {return_text(self.episode_return_mean)} ({return_text(self.episode_return_min)} to "
+            f"{return_text(self.episode_return_max)}){objective}, length {self.episode_length_mean:.1f}, "
             f"{self.episodes} episodes"
         )
 
@@ -102,7 +104,3 @@ class EvaluationReports:
         with self._lock:
             complete, self._complete = self._complete, []
         return complete
-
-
-def _text(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from sfactory.messages import PolicyLag
+from sfactory.process.command import return_text
 
 # Statistics shown in progress lines; metrics rows have all of them.
 _SHOWN = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm", "learning_rate")
@@ -71,10 +72,10 @@ def line_of(progress: Progress, seconds_left: float | None) -> str:
         "fps_10s": _text(progress.fps_10s, 0),
         "fps_60s": _text(progress.fps_60s, 0),
         "sample_fps": _text(progress.sample_fps, 0),
-        "return": _text(progress.return_mean, 3),
-        **({} if objective is None else {"true_objective": _text(objective, 3)}),
-        "best": _text(progress.best_return_mean, 3),
-        **({"returns": ",".join(_text(mean, 3) for mean in progress.returns)} if progress.returns else {}),
+        "return": return_text(progress.return_mean),
+        **({} if objective is None else {"true_objective": return_text(objective)}),
+        "best": return_text(progress.best_return_mean),
+        **({"returns": ",".join(map(return_text, progress.returns))} if progress.returns else {}),
         "length": _text(progress.length_mean, 1),
         "lag": "/".join(_text(value, 1) for value in (progress.lag.min, progress.lag.mean, progress.lag.max)),
         "updates": str(progress.updates),

@@ -68,5 +68,6 @@ def test_the_result_line_is_one_line_and_ends_with_the_command_that_resumes() ->
 
     assert interrupted == "RESULT interrupted env_steps=5000 return=195.250 resume: python -m x"
     assert ended == "RESULT done env_steps=5000 return=1.000 ended by: my_watch:Watch resume: python"
+    assert result_line("done", env_steps=8, return_mean=1234567.891) == "RESULT done env_steps=8 return=1234568"
     assert failed == "RESULT failed env_steps=0 return=none resume: a \\  b"
     assert result_line("failed", env_steps=7, return_mean=None) == "RESULT failed env_steps=7 return=none"

@@ -66,6 +66,7 @@ def test_a_report_is_one_line_of_pairs_off_a_terminal() -> None:
         ({"true_objective_mean": 195.25}, "return=195.250 best="),
         ({"true_objective_mean": 0.5}, "return=195.250 true_objective=0.500 best="),
         ({"returns": [20.5, None, -1.0]}, "best=200.000 returns=20.500,-,-1.000 length="),
+        ({"return_mean": 1234567.891, "best_return_mean": -1000.5}, "return=1234568 best=-1000 length="),
     ],
 )
 def test_optional_values_are_shown_only_if_they_say_something(changes: dict[str, Any], words: str) -> None:
