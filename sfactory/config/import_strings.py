@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import linecache
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable
 from importlib import metadata
@@ -93,6 +95,8 @@ def find_object(reference: str) -> object:
     if not hasattr(holder, name):
         advice = did_you_mean(name, vars(holder), prefix=f"{module}:") or "; name a function or class that it has"
         file = getattr(holder, "__file__", None) or "no file"
+        if re.search(rf"^\s+(class|def) {name}\b", "".join(linecache.getlines(file)), re.MULTILINE):
+            advice = '; move it out of its block: an import does not define what is under if __name__ == "__main__"'
         raise Unresolved(f"module {module!r} ({file}) has no {name!r}{advice}")
     return getattr(holder, name)
 
