@@ -49,6 +49,7 @@ def test_sampled_steps_are_trained_or_masked_or_in_progress(
         learning = Learner(LearnerSetup(config, sampler.shared, 0, 1, "cpu", 1, None), row)
         learning.begin()
         staging = WitnessStaging(sampler)
+        sampler.wait_until_held_back()  # what is learned from last of it is old, also if actors are slow from now on
         for _ in range(40):
             sampler.fill(staging)
             lag = int(row.get("updates")) - staging.scalars["policy_version"]

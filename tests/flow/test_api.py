@@ -23,7 +23,7 @@ from tests.support import processes
 from tests.support.launches import SHORT
 from tests.support.long import long
 from tests.support.source import ROOT
-from tests.support.trainer import ENDLESS, to_argv, within
+from tests.support.trainer import CLEAN_S, ENDLESS, to_argv, within
 
 TOP = "import json, logging, os, signal, sys, threading, time\nimport sfactory\nflags = json.loads(sys.argv[1])\n"
 Flags = dict[str, object]
@@ -68,7 +68,7 @@ def script(tmp_path: Path) -> Iterator[Start]:
     yield start
     try:
         for program in started:
-            program.assert_all_gone(5.0)
+            program.assert_all_gone(CLEAN_S)
     finally:
         for program in started:
             program.close()

@@ -187,10 +187,8 @@ class WitnessStaging(Staging):
 
     def __init__(self, sampler: Sampling) -> None:
         super().__init__(sampler.shared.spec, sampler.layout, pin=False)
-        layout, steps = sampler.layout, sampler.layout.rollout
-        self._table, self._columns = sampler.shared.table, layout.rows
-        places = [(actor, split) for actor in range(layout.num_actors) for split in range(layout.splits)]
-        self._slots_by_split = [set(self._table.slots_of_split(*place)) for place in places]
+        steps = sampler.layout.rollout
+        self._table = sampler.shared.table
         self.truncated = np.zeros((steps, self.rows), bool)
         self.counts = np.zeros((steps, self.rows), bool)
         self.firsts = np.zeros((steps + 1, self.rows), bool)
@@ -215,12 +213,6 @@ class WitnessStaging(Staging):
         assert self._table.state(slot.index) is SlotState.READY
         self.taken[key] = start + count
         return count
-
-    @property
-    def has_all_envs(self) -> bool:
-        """Whether something of every env was copied: an actor may start when another has sent thousands of steps."""
-        whole = {slot for (slot, _), columns in self.taken.items() if columns == self._columns}
-        return all(whole & slots for slots in self._slots_by_split)
 
     @staticmethod
     def counted_in(slot: Slot) -> Array:
