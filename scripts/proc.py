@@ -38,7 +38,7 @@ def parse_stat(line: str) -> Stat:
 
 def stat_of(pid: int, proc: Path = PROC) -> Stat:
     """What the kernel counts of a process; raises OSError if there is none."""
-    return parse_stat((proc / str(pid) / "stat").read_text())
+    return parse_stat((proc / str(pid) / "stat").read_text(errors="replace"))
 
 
 def core_ticks(text: str, cores: Set[int]) -> tuple[int, int]:
@@ -82,7 +82,7 @@ def marked(mark: str) -> dict[int, str]:
 
 def _name(folder: Path) -> str:
     command = (folder / "cmdline").read_bytes().decode(errors="replace")
-    name = (folder / "comm").read_text().strip()
+    name = (folder / "comm").read_text(errors="replace").strip()
     if name.startswith(("sf-", "sfactory-")):
         return name
     return next((known for part, known in _UNNAMED.items() if part in command), name)

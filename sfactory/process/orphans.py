@@ -77,9 +77,10 @@ def children_of(pid: int) -> set[int]:
 def _mapped(pid: str | int) -> set[str]:
     """Names of the files right in /dev/shm that a process maps; none if this user may not know."""
     try:
-        paths = [line.split(maxsplit=5)[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
+        lines = Path(f"/proc/{pid}/maps").read_text(errors="surrogateescape").splitlines()
     except OSError:
         return set()
+    paths = [line.split(maxsplit=5)[-1] for line in lines]
     names = {path.removeprefix(_SHM) for path in paths if path.startswith(_SHM)}
     return {name for name in names if "/" not in name}
 
@@ -225,8 +226,8 @@ def send(pid: int, signum: int) -> None:
 
 
 def name_of(pid: int) -> str:
-    """The name of a process, as ``ps`` shows it."""
+    """The name of a process, as ``ps`` shows it. The kernel cuts names after 15 bytes, also within a letter."""
     try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
     except OSError:
         return "?"

@@ -326,7 +326,7 @@ _COMM = Path("/proc/self/comm")
 def process_name() -> str:
     """The name of this process, as ``ps`` shows it; "" if there is no /proc."""
     with contextlib.suppress(OSError):
-        return _COMM.read_text().strip()
+        return _COMM.read_text(errors="surrogateescape").strip()  # the kernel cuts it, also within a letter
     return ""
 
 
@@ -334,7 +334,7 @@ def set_process_name(name: str) -> str:
     """Name this process as ``ps`` shows it, if /proc can be written to; returns the name before."""
     before = process_name() or name
     with contextlib.suppress(OSError):
-        _COMM.write_text(name)
+        _COMM.write_text(name, errors="surrogateescape")
     return before
 
 

@@ -91,7 +91,7 @@ def _catches(pid: int) -> bool:
 def _status(pid: int, field: str) -> str:
     """The first word of a field of the kernel's report on a process; "" if it has just ended."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return ""
     return next(line for line in status.splitlines() if line.startswith(f"{field}:")).split()[1]

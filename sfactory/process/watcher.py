@@ -186,7 +186,7 @@ def _tree(pid: int) -> set[int]:
 def _started(pid: int) -> str:
     """When a process was started, in ticks of the kernel; "" if there is none."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
     except OSError:
         return ""
 

@@ -107,9 +107,13 @@ def test_the_commands_override_nothing_of_a_file_with_all_defaults(
 
 
 def test_a_process_has_its_own_name_again_after_a_command() -> None:
-    before = COMM.read_text()
-
-    with Command("sf-enjoy"):
-        assert COMM.read_text() == "sf-enjoy\n"
-
-    assert COMM.read_text() == before
+    before = COMM.read_bytes()
+    names = [before, "обучение агента".encode()[:15] + b"\n"]  # the kernel cuts it within a letter
+    try:
+        for name in names:
+            COMM.write_bytes(name.strip())
+            with Command("sf-enjoy"):
+                assert COMM.read_text() == "sf-enjoy\n"
+            assert COMM.read_bytes() == name
+    finally:
+        COMM.write_bytes(before.strip())

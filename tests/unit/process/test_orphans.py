@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from sfactory.process import watcher
-from sfactory.process.orphans import NamedMemory, adopt_orphans, children_of
+from sfactory.process.orphans import NamedMemory, adopt_orphans, children_of, name_of
 from sfactory.process.spawn import Spawner
+from sfactory.process.stack_dump import is_alive
 from sfactory.runner.serial import processes_of_envs_end
 from tests.support.long import long
+from tests.support.processes import eventually
 
 POOL = """
 import multiprocessing, os, signal
@@ -83,7 +85,8 @@ sys.stdin.read()
 
 
 def test_named_memory_of_an_ended_process_is_removed_unless_it_is_older_or_another_process_maps_it() -> None:
-    names = [f"sfactory-test-{os.getpid()}-{kind}" for kind in ("older", "left", "shared", "folder")]
+    kinds = "older", "left\udcff", "shared", "folder"  # what is left has a name that is no UTF-8
+    names = [f"sfactory-test-{os.getpid()}-{kind}" for kind in kinds]
     older, left, shared, folder = (Path("/dev/shm") / name for name in names)
     deep = folder / "data"
 
@@ -114,6 +117,18 @@ def test_named_memory_of_an_ended_process_is_removed_unless_it_is_older_or_anoth
         for path in (older, left, shared, deep):
             path.unlink(missing_ok=True)
         folder.rmdir()
+
+
+def test_a_program_with_a_name_that_the_kernel_has_cut_within_a_letter_is_named_and_known(tmp_path: Path) -> None:
+    path = tmp_path / "симулятор"
+    path.symlink_to("/bin/sleep")
+    with subprocess.Popen([path, "60"]) as program:
+        is_named = eventually(lambda: name_of(program.pid) == "симулят\ufffd", 30.0)
+        is_known = is_alive(program.pid), watcher._started(program.pid).isdigit()
+        program.kill()
+
+    assert is_named
+    assert is_known == (True, True)
 
 
 @pytest.mark.parametrize("killed", [False, long(True)])
