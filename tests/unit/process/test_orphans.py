@@ -68,11 +68,12 @@ assert orphan not in children_of(os.getpid())
 
 WITH_A_SERVER = """
 from multiprocessing import forkserver
-from sfactory.process.spawn import leave
+from sfactory.process import spawn
 
+spawn._SERVER_END_S = 30.0  # on a busy machine
 forkserver.ensure_running()
 print(forkserver._forkserver._forkserver_pid)
-leave(0)
+spawn.leave(0)
 """
 
 MAPPING = """
