@@ -47,6 +47,8 @@ def _hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
+        for name in ("NO_PROXY", "no_proxy"):
+            monkeypatch.setenv(name, "127.0.0.1")
         yield server
 
 
