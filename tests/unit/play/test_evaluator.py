@@ -38,6 +38,7 @@ from tests.support.decoder import decode
 from tests.support.parts import SCALAR, small_run
 from tests.support.scripted_agents import NAMES, Changes, ScriptedAgents
 from tests.support.scripted_env import ScriptedEnv
+from tests.support.trainer import within
 
 # The next evaluation is always due.
 FLAGS = small_run(workers=1, envs=2, rollout=4, batch_size=8, eval_interval_sec=1e-6, eval_episodes=3)
@@ -277,7 +278,10 @@ def test_a_stop_is_seen_within_an_episode_and_drops_what_would_take_long(monkeyp
     assert (run.shared.candidate.number, run.shared.candidate.done) == (1, False)
 
 
-def test_an_evaluation_begun_before_a_stop_is_finished_if_it_does_not_take_long() -> None:
+def test_an_evaluation_begun_before_a_stop_is_finished_if_it_does_not_take_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(evaluator_module, "_FINISH_S", within(2.0))
     run = Run(4, eval_workers=2)
     first, second = (run.evaluator(ScriptedEnv(SCRIPT), evaluator=evaluator) for evaluator in range(2))
     first.turn(0)

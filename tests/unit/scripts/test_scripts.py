@@ -34,6 +34,8 @@ from sfactory.config.argv import scan
 from sfactory.config.env_families import load_families
 from sfactory.config.flags import all_flags
 from sfactory.config.resolve import read_command_line
+from tests.support.processes import eventually
+from tests.support.trainer import within
 
 BENCH = ROOT / "docs/performance/bench.json"
 # These need packages that are not installed here.
@@ -72,10 +74,7 @@ def test_command_ends_with_all_processes_that_it_started(tmp_path: Path) -> None
         pid = int(running.stderr.split()[-1].rstrip("."))
         assert facts_of(pid) is not None
 
-    end = time.monotonic() + 10
-    while facts_of(pid) is not None and time.monotonic() < end:
-        time.sleep(0.01)
-    assert facts_of(pid) is None
+    assert eventually(lambda: facts_of(pid) is None, within(10.0))
 
 
 def test_failed_command_shows_the_end_of_its_stderr() -> None:
