@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
@@ -27,11 +29,9 @@ class DoomEnv(gymnasium.Wrapper[Obs, Any, Obs, Any]):
     def __init__(self, env: gymnasium.Env[Obs, Any], width: int, height: int, own_settings: bool = False) -> None:
         """``own_settings``: a file for the game's settings was given, which is kept."""
         super().__init__(env)
-        # The game makes a folder where it starts, and writes its settings when it ends: neither in the current folder.
-        self._folder = tempfile.TemporaryDirectory(prefix="sfactory-doom-")
         self._game = env.get_wrapper_attr("game")
-        if not own_settings:
-            self._game.set_doom_config_path(f"{self._folder.name}/vizdoom.ini")
+        if not own_settings:  # or it writes its own into the current folder when it ends
+            self._game.set_doom_config_path(os.devnull)
         seen: Any = env.observation_space
         drawn: dict[str, Any] = {name: space.shape for name, space in seen.items() if len(space.shape or ()) == 3}
         rows, columns, _ = drawn["screen"]
@@ -48,7 +48,7 @@ class DoomEnv(gymnasium.Wrapper[Obs, Any, Obs, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, Info]:
         """Begin an episode; the first reset starts the game."""
-        with contextlib.nullcontext() if self._game.is_running() else contextlib.chdir(self._folder.name):
+        with contextlib.nullcontext() if self._game.is_running() else _in_passing_folder():
             obs, info = self.env.reset(seed=seed, options=options)
         return self._small(obs), info
 
@@ -57,11 +57,6 @@ class DoomEnv(gymnasium.Wrapper[Obs, Any, Obs, Any]):
         obs, reward, ended, timed_out, info = self.env.step(action)
         return self._last if ended else self._small(obs), reward, ended and not timed_out, timed_out, info
 
-    def close(self) -> None:
-        """End the game."""
-        super().close()
-        self._folder.cleanup()
-
     def _small(self, obs: Obs) -> Obs:
         small = {
             name: obs[name].reshape(-1, shape[2]).take(self._pixels, axis=0).reshape(shape)
@@ -69,6 +64,15 @@ class DoomEnv(gymnasium.Wrapper[Obs, Any, Obs, Any]):
         }
         self._last = {**obs, **small}
         return self._last
+
+
+@contextlib.contextmanager
+def _in_passing_folder() -> Iterator[None]:
+    """A folder that is gone once a game has started in it, and a kill leaves none: a game makes an empty one there."""
+    # Windows keeps the folder in which a program runs.
+    passing = tempfile.TemporaryDirectory(prefix="sfactory-doom-", ignore_cleanup_errors=True)
+    with passing as folder, contextlib.chdir(folder):
+        yield
 
 
 def _middles(drawn: int, wanted: int) -> npt.NDArray[np.intp]:

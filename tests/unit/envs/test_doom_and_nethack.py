@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +60,11 @@ def test_a_game_finds_files_by_paths_from_the_current_folder_and_writes_nothing_
     for file in ("basic.cfg", "basic.wad"):
         shutil.copy(Path(vizdoom.scenarios_path, file), file)
 
+    there = {*Path(tempfile.gettempdir()).glob("sfactory-doom-*")}
     for name, kwargs in (("doom:basic.cfg", {}), ("doom_basic", {"doom_scenario_path": "basic.wad"})):
         env = EnvFactory(name, kwargs, env_frameskip=4)()
         assert env.reset(seed=1)[0]["screen"].any()
+        assert {*Path(tempfile.gettempdir()).glob("sfactory-doom-*")} == there  # nothing that a kill would leave
         env.close()
 
     assert sorted(file.name for file in Path.cwd().iterdir()) == ["basic.cfg", "basic.wad"]
