@@ -75,8 +75,13 @@ class _RecordFile:
                 _log.warning("%s: rows are lost until this is fixed: %s; training continues", self._path, error)
 
     def _open(self) -> int:
+        deleted = self._fd is not None and os.fstat(self._fd).st_nlink == 0
+        if deleted:
+            _RecordFile.close(self)
         if self._fd is None:
             self._fd = atomic.opened(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+        if deleted:
+            _log.warning("%s was deleted: its rows are lost, and the next ones begin a new file", self._path)
         return self._fd
 
     def close(self) -> None:

@@ -68,6 +68,22 @@ def test_rows_are_readable_at_once_and_a_resumed_run_appends(tmp_path: Path) -> 
     assert [row["env_steps"] for row in rows(path)] == [1000, 2000, 3000]
 
 
+def test_a_file_that_is_deleted_meanwhile_is_begun_again_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    writer = MetricsWriter(path)
+
+    writer.write(1000, {})
+    path.unlink()
+    for steps in (2000, 3000):
+        writer.write(steps, {})
+    writer.close()
+
+    assert [row["env_steps"] for row in rows(path)] == [2000, 3000]
+    assert [message.partition(" was deleted")[0] for message in caplog.messages] == [str(path)]
+
+
 class SetBack(datetime):
     """A clock that is set back by an hour after each look."""
 
