@@ -93,8 +93,8 @@ def test_observer_sees_a_run_in_main_and_a_hook_in_its_learner(
     run_trainer: RunTrainer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, serial: bool
 ) -> None:
     monkeypatch.setenv(DIARY, str(tmp_path / "hook.jsonl"))
-    flags = {"train_for_env_steps": ENDLESS, "num_batches_per_epoch": 2, "num_epochs": 1}
-    flags |= {"experiment_summaries_interval": 0.4}
+    limits = {"train_for_env_steps": ENDLESS, "experiment_summaries_interval": 0.4}
+    flags = {**limits, "num_batches_per_epoch": 2, "num_epochs": 1}
     own = {"observers": (f"{HOOKS}:Diary", f"{HOOKS}:Episodes"), "after_train_step": f"{HOOKS}:note"}
     run = run_trainer(**flags, **own, stats_avg=10**6, serial_mode=serial).done()
 

@@ -168,7 +168,7 @@ def test_the_end_shows_results_and_videos_that_came_after_the_last_look(tmp_path
         reporter.beat()
         assert shared.opponents is not None
         shared.opponents.add(np.zeros(8, np.uint8), version=1, env_steps=5)
-        shared.opponents.record(0, *shared.opponents.newest(), 1.0)
+        shared.opponents.record(0, shared.opponents.newest()[0], 1.0)
         video = tmp_path / "run" / "videos" / "eval_000000000007.mp4"  # of an evaluation that did not end
         video.parent.mkdir()
         video.touch()
