@@ -6,8 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
@@ -98,31 +96,53 @@ def test_launcher_whose_run_cannot_be_started_ends_at_once(tmp_path: Path) -> No
 
 
 class SlowToSave(Job):
-    """A process that needs half a second to save after a signal."""
+    """A process that saves after a signal until there is the file ``saved`` in its folder."""
+
+    @property
+    def saved(self) -> Path:
+        return self.folder / "saved"
+
+    def has_said(self, word: str) -> bool:
+        return self.log_path.exists() and word in self.log_path.read_text()
 
     @property
     def command(self) -> list[str]:
-        save = "signal.signal(15, lambda *_: (time.sleep(0.5), sys.exit(143)))"
-        return [sys.executable, "-c", f"import signal, sys, time; {save}; print('ready', flush=True); signal.pause()"]
+        text = f"""
+import os, signal, sys, time
+def save(*_):
+    print("saving", flush=True)
+    while not os.path.exists({str(self.saved)!r}):
+        time.sleep(0.01)
+    sys.exit(143)
+signal.signal(15, save)
+print("ready", flush=True)
+signal.pause()
+"""
+        return [sys.executable, "-c", text]
 
 
 def test_run_that_takes_long_to_save_is_not_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Time passes a hundred times faster, so that half a second is 50 s.
-    monkeypatch.setattr(clock, "now", lambda: 100 * time.monotonic())
-    monkeypatch.setattr(run_processes, "wait", lambda fds, within_s: connection.wait(fds, within_s / 100))
-    job, interrupts = SlowToSave("a", tmp_path, (), {}), Interrupts()
+    job, interrupts, moment = SlowToSave("a", tmp_path, (), {}), Interrupts(), 0.0
     interrupts.raising = False
+    monkeypatch.setattr(clock, "now", lambda: moment)
 
-    def signal_once_ready() -> None:
-        assert eventually(lambda: job.log_path.exists() and "ready" in job.log_path.read_text(), 60)
-        interrupts._handle(signal.SIGTERM, None)
+    def passing(fds: list[Any], within_s: float) -> list[Any]:
+        """Time passes where the launcher waits: hardly any, but 100 s while the run saves."""
+        nonlocal moment
+        moment += 0.01
+        if not interrupts.count and job.has_said("ready"):
+            interrupts._handle(signal.SIGTERM, None)
+        if job.has_said("saving") and not job.saved.exists():
+            moment += 100.0
+            job.saved.touch()
+        return connection.wait(fds, min(within_s, 0.05))
 
-    with LaunchState.opened(tmp_path) as launch_state, ThreadPoolExecutor() as pool:
-        signalled = pool.submit(signal_once_ready)
+    monkeypatch.setattr(run_processes, "wait", passing)
+    with LaunchState.opened(tmp_path) as launch_state:
         LocalRuns([job], launch_state, interrupts, 1, Gpus([None], 1), pause_s=0).run()
-        signalled.result()
     interrupts.restore()
 
+    assert job.saved.exists()
     assert (launch_state.entry("a").status, launch_state.entry("a").exit_code) == ("interrupted", 143)
 
 
@@ -138,7 +158,7 @@ def test_two_signals_that_come_together_end_runs_at_once(
 
     def until_both_came(fds: list[Any], within_s: float) -> list[Any]:
         if not interrupts.count:
-            assert eventually(lambda: all("ready" in job.log_path.read_text() for job in jobs[:2]), 60)
+            assert eventually(lambda: all(job.has_said("ready") for job in jobs[:2]), 60)
             if held_up:  # by the kernel, after it was killed
                 monkeypatch.setattr(subprocess.Popen, "wait", late)
             interrupts.signum, interrupts.count = signal.SIGTERM, 2

@@ -11,12 +11,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sfactory.clock import now
 from sfactory.errors import Passing
 from sfactory.launch.tied_process import tied_command
 from sfactory.process.signals import (
@@ -39,6 +38,19 @@ def interrupts() -> Iterator[Interrupts]:
         interrupts.raising = False
         yield interrupts
     interrupts.restore()
+
+
+@pytest.fixture
+def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Lets time pass between signals; otherwise none does, however long a busy machine holds this process up."""
+    moment = 1000.0
+
+    def passes(seconds: float) -> None:
+        nonlocal moment
+        moment += seconds
+
+    monkeypatch.setattr("sfactory.process.signals.now", lambda: moment)
+    return passes
 
 
 def send(number: signal.Signals) -> None:
@@ -138,6 +150,7 @@ def test_what_is_restored_twice_closes_no_file_of_others() -> None:
         os.close(fd)  # raises OSError if it is closed
 
 
+@pytest.mark.usefixtures("pass_time")
 @pytest.mark.parametrize("echo", [signal.SIGTERM, signal.SIGHUP])
 def test_an_echo_of_a_signal_is_ignored(interrupts: Interrupts, echo: signal.Signals) -> None:
     interrupts.raising_again = True
@@ -155,7 +168,7 @@ def test_an_echo_inside_the_handler_is_ignored(interrupts: Interrupts, monkeypat
     def now_with_an_echo() -> float:
         if echoes:
             send(echoes.pop())
-        return now()
+        return 1000.0
 
     monkeypatch.setattr("sfactory.process.signals.now", now_with_an_echo)
 
@@ -165,10 +178,12 @@ def test_an_echo_inside_the_handler_is_ignored(interrupts: Interrupts, monkeypat
 
 
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
-def test_a_later_signal_is_a_second_signal(interrupts: Interrupts, second: signal.Signals) -> None:
+def test_a_later_signal_is_a_second_signal(
+    interrupts: Interrupts, second: signal.Signals, pass_time: Callable[[float], None]
+) -> None:
     interrupts.raising_again = True
     send(signal.SIGINT)
-    time.sleep(ECHO_S)
+    pass_time(ECHO_S)
 
     with pytest.raises(Interrupted):
         send(second)
@@ -176,6 +191,7 @@ def test_a_later_signal_is_a_second_signal(interrupts: Interrupts, second: signa
     assert (interrupts.count, interrupts.exit_code) == (2, 130)
 
 
+@pytest.mark.usefixtures("pass_time")
 def test_a_signal_while_torch_is_imported_is_answered_at_once_and_handled_afterwards(
     interrupts: Interrupts, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -256,12 +272,12 @@ with Command("sf-test"):
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGUSR2, 140), (signal.SIGXCPU, 152)])
 def test_the_signals_of_batch_systems_save_and_end_a_run_and_more_cpu_time_is_no_second_one(
-    interrupts: Interrupts, signum: signal.Signals, code: int
+    interrupts: Interrupts, signum: signal.Signals, code: int, pass_time: Callable[[float], None]
 ) -> None:
     interrupts.raising_again = True
 
     send(signum)
-    time.sleep(ECHO_S)
+    pass_time(ECHO_S)
     send(signal.SIGXCPU)
 
     assert (interrupts.count, interrupts.exit_code) == (1, code)

@@ -152,9 +152,14 @@ def test_a_serial_run_warns_of_a_policy_that_gets_no_data(
 
 
 class Unclosable:
-    """Its close() takes longer than a test may."""
+    """Its close() takes longer than a test may. by_signal: it meets a SIGTERM."""
+
+    def __init__(self, by_signal: bool) -> None:
+        self._by_signal = by_signal
 
     def close(self) -> None:
+        if self._by_signal:
+            threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
         time.sleep(600)
 
 
@@ -166,11 +171,8 @@ def test_a_serial_run_that_is_done_ends_although_an_env_does_not_close(
     monkeypatch.setattr(SerialExecutor, "_make_workers", lambda _: setattr(interrupts, "raising", False))
     monkeypatch.setattr(SerialExecutor, "_train", lambda _: True)
     executor = SerialExecutor(context_of(tmp_path, interrupts, serial_mode=True))
-    executor._sampling.envs.callback(close_env, Unclosable(), "env 0")
-    signalling = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
+    executor._sampling.envs.callback(close_env, Unclosable(by_signal), "env 0")
 
-    if by_signal:
-        signalling.start()
     outcome = executor.run()
 
     assert outcome.status == "done"
