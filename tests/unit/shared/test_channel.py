@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ from sfactory.messages import (
     TrajectoryReady,
 )
 from sfactory.shared.channel import RINGS, Channel, Incarnations, M
-from tests.support.processes import named_memory_since
+from tests.support.processes import eventually, named_memory_since
 
 
 def report(episodes: int, actor: int = 0) -> EpisodesDone:
@@ -151,8 +151,12 @@ def test_writer_continues_after_its_reader_was_killed() -> None:
     reader = context.Process(target=read_forever, args=(channel,), daemon=True)
     reader.start()
     channel.put(TrajectoryReady(0, 0))
-    while channel.waiting:  # until it has started
-        time.sleep(0.01)
+    stat = Path(f"/proc/{reader.pid}/stat")
+
+    def waits() -> bool:  # for the next message; a moment before it may have the lock of the ring
+        return not channel.waiting and stat.read_text().rpartition(")")[2].split()[0] == "S"
+
+    assert eventually(waits, 60.0)
     reader.kill()
     reader.join(60)
     assert reader.exitcode == -signal.SIGKILL

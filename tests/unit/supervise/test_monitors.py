@@ -20,19 +20,20 @@ from tests.support.rings import lock_for_ever
 
 
 def test_each_stall_is_warned_of_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    board = StatusBoard(["sf-actor-0", "sf-actor-1", "sf-actor-2", "sf-actor-3"])
+    board, at = StatusBoard(["sf-actor-0", "sf-actor-1", "sf-actor-2", "sf-actor-3"]), now()
     monkeypatch.setattr(monitors, "STALL_S", 30.0)
+    monkeypatch.setattr("sfactory.clock.now", lambda: at)
     warnings = StallWarnings(board, board.names, lambda: "all for sf-policy-0-0")
     board.row("sf-actor-0").set("state", State.RESETTING)
     for name, seconds in zip(board.names, (31.0, 32.0, 5.0, 0.0), strict=True):
-        board.row(name).set("busy_since", now() - seconds if seconds else 0.0)
+        board.row(name).set("busy_since", at - seconds if seconds else 0.0)
 
     assert warnings.look() == ["sf-actor-0", "sf-actor-1"]
     assert warnings.look() == []
     assert "sf-actor-0 has been busy with the first reset of one environment for 31 s" in caplog.text
     assert caplog.text.count("what each process is waiting for:\nall for sf-policy-0-0") == 1
 
-    board.row("sf-actor-0").set("busy_since", now() - 40.0)
+    board.row("sf-actor-0").set("busy_since", at - 40.0)
     assert warnings.look() == ["sf-actor-0"]
 
 

@@ -119,12 +119,22 @@ def test_the_end_of_a_run_waits_for_no_evaluator(stopping: bool, caplog: pytest.
     ],
 )
 def test_a_child_that_is_late_is_killed(
-    shared: SharedObjects, name: str, state: State, busy_s: float, age_s: float, ready: bool, killed: bool, words: str
+    shared: SharedObjects,
+    name: str,
+    state: State,
+    busy_s: float,
+    age_s: float,
+    ready: bool,
+    killed: bool,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    row = shared.status.row(name)
+    row, at = shared.status.row(name), now()
+    for module in ("sfactory.clock", "tests.support.child"):
+        monkeypatch.setattr(f"{module}.now", lambda: at)
     child = Child(name, row, age_s, ready)
     row.set("state", state)
-    row.set("busy_since", now() - busy_s if busy_s else 0.0)
+    row.set("busy_since", at - busy_s if busy_s else 0.0)
     group: Any = SimpleNamespace(booting=lambda: [child], start_actors=lambda: None)
     boot = StartupMonitor(group, shared.status, limit_s=90.0)
 
