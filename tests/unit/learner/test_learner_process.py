@@ -301,6 +301,7 @@ def test_a_stuck_loop_is_left_behind_once_the_run_is_over_and_a_late_failure_is_
         raise ValueError("late")
 
     monkeypatch.setattr(threads_module, "_LEAVE_S", 0.1)
+    monkeypatch.setattr(threads_module, "BLOCK_S", BOUND_S if fails else 0.1)  # for the late failure to come
     threads, begun = Threads(), now()
     threads.start("stuck", fail_late)
 
