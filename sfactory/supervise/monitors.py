@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sfactory.clock import TIMEOUTS, Awake, now
+from sfactory.clock import TIMEOUTS, Awake
 from sfactory.layout import is_policy_worker
 from sfactory.process.signals import Interrupts
 from sfactory.process.stack_dump import STOPPED, is_stopped
@@ -87,16 +87,18 @@ class IdlePolicyWarning:
     ) -> None:
         """``policies``: those that learn. env_steps_of: how many env steps a policy has learned from."""
         self._policies, self._env_steps_of, self._is_done = policies, env_steps_of, is_done
-        self._seen: dict[int, tuple[int, float]] = {}  # steps, and since when there were as many
+        self._seen: dict[int, tuple[int, float]] = {}  # steps, and since when, in time awake, there were as many
         self._warned: set[int] = set()
+        self._awake = Awake()
 
     def look(self) -> None:
         """Warn once of each policy that has learned nothing for PATIENCE_S while others are done."""
+        moment = self._awake.look()
         waiting = [policy for policy in self._policies if not self._is_done(policy)]
         if len(waiting) in (0, len(self._policies)):
             return
         for policy in waiting:
-            steps, moment = self._env_steps_of(policy), now()
+            steps = self._env_steps_of(policy)
             known, since = self._seen.get(policy, (-1, moment))
             if steps != known:
                 self._seen[policy] = steps, moment

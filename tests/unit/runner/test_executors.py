@@ -32,7 +32,6 @@ from sfactory.runner.parallel import ParallelExecutor
 from sfactory.runner.serial import SerialExecutor, SerialSampling
 from sfactory.shared.control import Stop
 from sfactory.shared.status import State
-from sfactory.supervise import monitors
 from tests.support.one_process import context_in
 from tests.support.parts import VECTOR
 
@@ -119,8 +118,7 @@ def test_a_serial_run_warns_of_a_policy_that_gets_no_data(
 ) -> None:
     """Of two policies the first alone has steps, and then its limit."""
     moment = 0.0
-    for module in (clock, monitors):
-        monkeypatch.setattr(module, "now", lambda: moment)
+    monkeypatch.setattr(clock, "now", lambda: moment)
     monkeypatch.setattr(RunDir, "require_held", lambda _: None)
     context = context_of(tmp_path, interrupts, serial_mode=True, num_policies=2, learner_starvation_timeout_sec=30)
     executor = SerialExecutor(context)

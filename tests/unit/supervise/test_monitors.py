@@ -68,16 +68,26 @@ def test_a_stall_is_blamed_on_an_environment_only_where_there_is_one(
     assert said == ["is its environment stuck?", stopped, "is its device stuck?", stopped]
 
 
-@pytest.mark.parametrize(("is_done", "learns", "warnings"), [(True, False, 1), (True, True, 0), (False, False, 0)])
+@pytest.mark.parametrize(
+    ("is_done", "learns", "seconds", "warnings"),
+    [(True, False, 1.0, 1), (True, True, 1.0, 0), (False, False, 1.0, 0), (True, False, 3600.0, 0)],
+)
 def test_a_policy_that_is_idle_while_another_is_done_is_warned_of_once(
-    is_done: bool, learns: bool, warnings: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    is_done: bool,
+    learns: bool,
+    seconds: float,
+    warnings: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """Not for the hours in which the run is stopped."""
     moment, steps, done = 0.0, {0: 100, 1: 0}, {0: is_done, 1: False}
-    monkeypatch.setattr(monitors, "now", lambda: moment)
+    monkeypatch.setattr("sfactory.clock.now", lambda: moment)
+    monkeypatch.setattr(monitors, "PATIENCE_S", 30.0)
     warning = IdlePolicyWarning((0, 1), steps.__getitem__, done.__getitem__)
 
-    for _ in range(10):
-        moment += 20.0
+    for _ in range(10 if seconds > 1.0 else 100):
+        moment += seconds
         steps[1] += learns
         warning.look()
 
