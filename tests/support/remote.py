@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import secrets
 import socket
 import sys
 import uuid
@@ -12,6 +14,7 @@ from typing import Any
 from tests.support.processes import MarkedProgram
 
 TOKEN = "0123456789abcdef" * 4
+_PORTS = range(20_000, 32_000)  # below those of connections, and of programs that ask for any port
 
 
 def token_file(folder: Path) -> Path:
@@ -23,10 +26,13 @@ def token_file(folder: Path) -> Path:
 
 
 def free_port() -> int:
-    """A port of this machine that was free just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of this machine that was free just now, and that the kernel gives to no other program."""
+    for _ in range(100):
+        port = _PORTS[secrets.randbelow(len(_PORTS))]
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError("no port is free")
 
 
 class RemoteActors(MarkedProgram):
