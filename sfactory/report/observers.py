@@ -139,11 +139,6 @@ class Observers:
         return bool(self._observers)
 
     @property
-    def have_begun(self) -> bool:
-        """Whether ``end`` has observers to end."""
-        return bool(self._begun)
-
-    @property
     def take_episodes(self) -> bool:
         """Whether any of them looks at single episodes."""
         return any(map(_takes_episodes, self._observers.values()))

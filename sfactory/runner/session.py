@@ -125,9 +125,7 @@ class Session:
                 outcome = Outcome("interrupted", summary, None, saved_env_steps)
             except BaseException as error:
                 if self.has_begun:
-                    run_dir.write_run_json("failed", argv=self._arguments, seed=self._seed)
-                if observers.have_begun:
-                    self._end_observers(observers, error, run_dir, resumed)
+                    self._record_failure(error, observers, run_dir, resumed)
                 console.close()
                 raise
             return self._conclude(outcome, observers, run_dir, earlier, console)
@@ -251,17 +249,20 @@ class Session:
         self._started_at = now()  # the time to the first step counts from the end of the trials
         return plan
 
-    def _end_observers(
-        self, observers: Observers, error: BaseException, run_dir: RunDir, resumed: Resumed | None
+    def _record_failure(
+        self, error: BaseException, observers: Observers, run_dir: RunDir, resumed: Resumed | None
     ) -> None:
-        """End the observers of a session that ends with ``error``, and without an outcome."""
+        """Record that the session has ended with ``error``, and without an outcome, and end the observers."""
         self._interrupts.raising = False  # as at any other end
+        run_dir.write_run_json("failed", argv=self._arguments, seed=self._seed)
         if not isinstance(error, Refused):  # it may have trained
             with contextlib.suppress(SFactoryError, OSError):
                 resumed = Resumed.from_checkpoint(run_dir, self._config) or resumed
         cause = error if isinstance(error, SFactoryError) else SFactoryError(named(error))
         saved_env_steps = 0 if resumed is None else resumed.env_steps
-        observers.end(Outcome("failed", summary_of(self._config, resumed, "failed"), cause, saved_env_steps))
+        outcome = Outcome("failed", summary_of(self._config, resumed, "failed"), cause, saved_env_steps)
+        _write_summary(outcome, run_dir)
+        observers.end(outcome)
 
     def _conclude(
         self, ended: Outcome, observers: Observers, run_dir: RunDir, earlier: EarlierRun, console: Console

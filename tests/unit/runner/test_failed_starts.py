@@ -193,6 +193,8 @@ def test_observers_that_have_begun_are_ended_where_a_later_one_refuses_the_run(t
 
     assert first.calls == ["on_init", "failed at 32: no account"]
     assert not last.calls
+    for name in ("run.json", "summary.json"):
+        assert json.loads((tmp_path / "run" / name).read_text())["status"] == "failed"
 
 
 def test_observers_are_ended_where_a_population_cannot_be_read(tmp_path: Path) -> None:
