@@ -260,10 +260,10 @@ def read_plot_line(argv: Sequence[str]) -> Plot:
     at = words.index(VERSUS) if picture == COMPARE else len(words)
     of_population = picture == POPULATION
     sides = [side for side in (words[:at], words[at + 1 :]) if side]
+    run_dirs(words[:at] + words[at + 1 :], settings.train_dir, of_population, says=False)  # names what is missing
     groups = tuple(tuple(run_dirs(side, settings.train_dir, any_folder=of_population)) for side in sides)
-    folder = groups[0][0] if of_population else Path()
-    out = Path(settings.out) if settings.out else folder / f"{picture}{SUFFIXES[0]}"
-    return Plot(picture, groups, out, settings)
+    default = (groups[0][0] if of_population else Path()) / f"{picture}{SUFFIXES[0]}"
+    return Plot(picture, groups, Path(settings.out or default), settings)
 
 
 def _picture_problems(words: Sequence[str]) -> list[str]:

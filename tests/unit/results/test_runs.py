@@ -215,6 +215,7 @@ def test_groups_that_are_compared_are_named_by_the_settings_that_all_of_their_ru
         (plot, ["curves", "a_1", "--over=days"], "--over=days"),
         (plot, ["compare", "a_1"], "which runs are compared with which?"),
         (plot, ["compare", "a_1", "vs"], "which runs are compared with which?"),
+        (plot, ["compare", "missing", "a_1", "vs", "empty"], "there is no run 'empty'"),
         (plot, ["population", "a_1", "--over=minutes"], "--over=minutes: is for curves and compare; leave it out"),
         (report_page, ["a_1", "--port=9000"], "--port=9000: needs --serve=True"),
         (report_page, [], "of which runs?"),
