@@ -32,8 +32,9 @@ def faulty(folder: Path, how: str, times: int, **env_kwargs: object) -> dict[str
 
 def events(folder: Path, name: str, event: str) -> list[dict[str, Any]]:
     path = folder / name
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return [line for line in lines if line["event"] == event]
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    found = [json.loads(line) for line in lines if line.endswith("\n")]  # the last one may be written just now
+    return [line for line in found if line["event"] == event]
 
 
 def failed_seeds(folder: Path, times: int) -> list[int]:

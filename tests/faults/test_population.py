@@ -43,15 +43,18 @@ IN_ROWS = {"learning_rate": "learning_rate", "exploration_loss_coeff": "explorat
 
 def is_stopped(pid: int) -> bool:
     """Whether the process lives, and all its threads are stopped: some may be sooner than others."""
-    lines = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    lines: list[str] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):  # a thread may end while it is looked at
+            lines.append(path.read_text())
     return bool(lines) and all(line.rpartition(")")[2].split()[0] == "T" for line in lines)
 
 
 def events(run: TrainerRun, kind: str | None = None) -> list[dict[str, Any]]:
     """What has happened to members so far."""
     path = run.run_dir / "population.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    found = [json.loads(line) for line in lines if line.endswith("}")]
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    found = [json.loads(line) for line in lines if line.endswith("\n")]
     return [event for event in found if kind is None or event["kind"] == kind]
 
 

@@ -129,7 +129,7 @@ def test_run_whose_directory_is_renamed_ends_at_once_and_saves_nothing_elsewhere
 
     run.run_dir.rename(moved)
 
-    assert run.wait(15) == ExitCode.CANNOT_SAVE, run.report("wrong exit code")
+    assert run.wait(within(10.0)) == ExitCode.CANNOT_SAVE, run.report("wrong exit code")
     assert not run.run_dir.exists()
     assert re.fullmatch(rf"RESULT failed .* was renamed to {moved} under the run; .*", run.last_stderr_line)
     assert run.stderr.count("renamed") == 1 + run.stderr.count("is not written"), run.stderr
