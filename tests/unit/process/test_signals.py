@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -41,16 +41,11 @@ def interrupts() -> Iterator[Interrupts]:
 
 
 @pytest.fixture
-def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Lets time pass between signals; otherwise none does, however long a busy machine holds this process up."""
-    moment = 1000.0
-
-    def passes(seconds: float) -> None:
-        nonlocal moment
-        moment += seconds
-
-    monkeypatch.setattr("sfactory.process.signals.now", lambda: moment)
-    return passes
+def moment(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What the clock shows: no time passes between signals, however long a busy machine holds this process up."""
+    shown = [1000.0]
+    monkeypatch.setattr("sfactory.process.signals.now", lambda: shown[0])
+    return shown
 
 
 def send(number: signal.Signals) -> None:
@@ -150,7 +145,7 @@ def test_what_is_restored_twice_closes_no_file_of_others() -> None:
         os.close(fd)  # raises OSError if it is closed
 
 
-@pytest.mark.usefixtures("pass_time")
+@pytest.mark.usefixtures("moment")
 @pytest.mark.parametrize("echo", [signal.SIGTERM, signal.SIGHUP])
 def test_an_echo_of_a_signal_is_ignored(interrupts: Interrupts, echo: signal.Signals) -> None:
     interrupts.raising_again = True
@@ -178,12 +173,10 @@ def test_an_echo_inside_the_handler_is_ignored(interrupts: Interrupts, monkeypat
 
 
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
-def test_a_later_signal_is_a_second_signal(
-    interrupts: Interrupts, second: signal.Signals, pass_time: Callable[[float], None]
-) -> None:
+def test_a_later_signal_is_a_second_signal(interrupts: Interrupts, second: signal.Signals, moment: list[float]) -> None:
     interrupts.raising_again = True
     send(signal.SIGINT)
-    pass_time(ECHO_S)
+    moment[0] += ECHO_S
 
     with pytest.raises(Interrupted):
         send(second)
@@ -191,7 +184,7 @@ def test_a_later_signal_is_a_second_signal(
     assert (interrupts.count, interrupts.exit_code) == (2, 130)
 
 
-@pytest.mark.usefixtures("pass_time")
+@pytest.mark.usefixtures("moment")
 def test_a_signal_while_torch_is_imported_is_answered_at_once_and_handled_afterwards(
     interrupts: Interrupts, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -272,12 +265,12 @@ with Command("sf-test"):
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGUSR2, 140), (signal.SIGXCPU, 152)])
 def test_the_signals_of_batch_systems_save_and_end_a_run_and_more_cpu_time_is_no_second_one(
-    interrupts: Interrupts, signum: signal.Signals, code: int, pass_time: Callable[[float], None]
+    interrupts: Interrupts, signum: signal.Signals, code: int, moment: list[float]
 ) -> None:
     interrupts.raising_again = True
 
     send(signum)
-    pass_time(ECHO_S)
+    moment[0] += ECHO_S
     send(signal.SIGXCPU)
 
     assert (interrupts.count, interrupts.exit_code) == (1, code)
