@@ -23,7 +23,7 @@ from sfactory.spec import TensorSpec
 
 Bytes = npt.NDArray[np.uint8]
 
-_READ_LIMIT_S = 5.0
+_READ_LIMIT_S, _LEAST_TRIES = 5.0, 10
 _WRITING, _WRITTEN = 0, 1
 COUNTS = ("env_steps", "agent_steps", "run_env_steps", "train_seconds")  # what weights have been trained for
 
@@ -85,10 +85,12 @@ class SharedWeights:
     def read_into(self, target: Bytes, counts: npt.NDArray[np.float64] | None = None) -> tuple[int, int]:
         """Copy the current weights to ``target`` uint8, of their size; returns (publication, policy version).
 
-        counts: gets their COUNTS. Raises TornWeights if no complete copy succeeds within 5 seconds.
+        counts: gets their COUNTS. Raises TornWeights if no complete copy succeeds within 5 seconds and 10 tries.
         """
-        deadline = Deadline(_READ_LIMIT_S)
-        while not deadline.passed:
+        deadline, tries = Deadline(_READ_LIMIT_S), 0
+        # A process may be stopped for longer than that within a copy, which is then no whole one.
+        while tries < _LEAST_TRIES or not deadline.passed:
+            tries += 1
             k = int(self._sequence[_WRITTEN])
             self._barrier()
             target[:] = self._data[k % 2, : len(target)]

@@ -78,7 +78,7 @@ def killing_the_server() -> None:
 
 
 class Unclosable(ScriptedEnv):
-    """Starts a program, whose pid it writes into the file ``started``; its close() does not return, or is the end.
+    """Starts a program, and writes its pid into the file ``started``; its close() does not return, or is the end.
 
     Then the file "closing" is beside that one.
     """

@@ -32,18 +32,26 @@ def test_newest_publication_is_copied_with_its_version(publications: int) -> Non
     assert np.array_equal(target, pattern(publications))
 
 
-def test_reader_that_is_always_overtaken_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sfactory.shared.weights._READ_LIMIT_S", 0.05)
-    weights = SharedWeights(8)
+def test_reader_that_is_always_overtaken_gives_up_and_one_that_was_stopped_within_a_copy_makes_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weights, times = SharedWeights(8), 2
     weights.publish(np.zeros(8, np.uint8), 0)
 
     class Overtaken(np.ndarray[Any, Any]):
         def __setitem__(self, key: Any, value: Any) -> None:
-            for _ in range(2):
+            nonlocal times
+            for _ in range(2 if times else 0):
                 weights.publish(np.zeros(8, np.uint8), 0)
+            times -= 1
 
+    target = np.zeros(8, np.uint8).view(Overtaken)
+    monkeypatch.setattr("sfactory.shared.weights._READ_LIMIT_S", 0.0)  # it has passed after the first copy
+    assert weights.read_into(target) == (5, 0)
+    times = -1
+    monkeypatch.setattr("sfactory.shared.weights._READ_LIMIT_S", 0.05)
     with pytest.raises(TornWeights, match=r"no whole copy of the weights within 0\.05 s"):
-        weights.read_into(np.zeros(8, np.uint8).view(Overtaken))
+        weights.read_into(target)
 
 
 def publish_and_halt(weights: SharedWeights, source: np.ndarray, at: str, number: signal.Signals) -> None:
