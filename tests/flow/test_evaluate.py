@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -102,7 +102,7 @@ def test_an_env_that_hangs_is_named() -> None:
     assert_named({"hang_at": 3}, ExitCode.REFUSED, "--reset_timeout_seconds=3")
 
 
-def assert_named(kwargs: dict[str, object], code: ExitCode, text: str) -> None:
+def assert_named(kwargs: Mapping[str, object], code: ExitCode, text: str) -> None:
     result, shown = evaluate("--episodes=4", "--workers=2", f"--env_kwargs={json.dumps(kwargs)}", code=code)
     assert result == {}
     assert text in shown
