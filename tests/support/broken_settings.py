@@ -220,7 +220,8 @@ BROKEN: list[Row] = [
     ("pbt_hyperparameters", {**POPULATION, "pbt_hyperparameters": {"gae_lambda": {}}}),
     (
         "pbt_optimize_batch_size",
-        {**POPULATION, "pbt_optimize_batch_size": True, "num_batches_to_accumulate": 0, "policy_mapping": "split"},
+        {**POPULATION, "pbt_optimize_batch_size": True, "num_batches_to_accumulate": 0, "policy_mapping": "split"}
+        | {"num_workers": 2},
     ),
     ("policy_mapping", {"num_policies": 4, "num_batches_to_accumulate": 0, "policy_mapping": "env"}),
     ("policy_mapping", {"num_policies": 3, "num_batches_to_accumulate": 0, "num_workers": 2, "inference": "central"}),

@@ -33,7 +33,7 @@ def test_flags_that_were_not_set_get_the_defaults_of_the_kind(kind: Kind) -> Non
 
 
 def test_defaults_that_clash_with_what_was_set_are_left_out() -> None:
-    resolved = with_task_defaults(read_command_line([ENV, "--microbatch_size=512"]), "vector", None)
+    resolved = with_task_defaults(read_command_line([ENV, TWO_ACTORS, "--microbatch_size=512"]), "vector", None)
 
     assert {resolved.sources[name] for name in ("batch_size", "rollout", "with_vtrace")} == {DEFAULT}
     assert resolved.sources["learning_rate"] == "task: vector"
@@ -113,7 +113,7 @@ def test_defaults_leave_what_the_user_has_mutated_its_effect() -> None:
 def test_slow_envs_are_not_multiplied() -> None:
     assert depends_on_step_time(read_command_line([ENV]))
     assert not depends_on_step_time(read_command_line([ENV, "--num_envs_per_worker=4"]))
-    resolved = with_task_defaults(read_command_line([ENV]), "vector", 20_000.0)
+    resolved = with_task_defaults(read_command_line([ENV, TWO_ACTORS]), "vector", 20_000.0)
 
     assert resolved.config.sampling.num_envs_per_worker == 2
     assert resolved.sources["learning_rate"] == "task: vector"
@@ -121,7 +121,7 @@ def test_slow_envs_are_not_multiplied() -> None:
 
 @pytest.mark.parametrize(("words", "envs"), [([], 32), (["--inference=local"], 16), (["--num_envs_per_worker=8"], 8)])
 def test_a_gpu_that_chooses_actions_gets_more_envs(words: list[str], envs: int) -> None:
-    resolved = with_task_defaults(read_command_line([ENV, *words]), "vector", 10.0, on_gpu=True)
+    resolved = with_task_defaults(read_command_line([ENV, TWO_ACTORS, *words]), "vector", 10.0, on_gpu=True)
 
     assert resolved.config.sampling.num_envs_per_worker == envs
 
@@ -131,7 +131,8 @@ def test_images_on_a_gpu_are_learned_from_in_larger_minibatches(kind: Kind, batc
     resolved = with_task_defaults(read_command_line([ENV, "--num_workers=16"]), kind, 10.0, on_gpu=True)
 
     assert resolved.config.learner.batch_size == batch_size
-    whole = with_task_defaults(read_command_line([ENV, "--worker_num_splits=5"]), kind, 10.0, on_gpu=True)
+    command = read_command_line([ENV, TWO_ACTORS, "--worker_num_splits=5"])
+    whole = with_task_defaults(command, kind, 10.0, on_gpu=True)
     assert whole.config.sampling.num_envs_per_worker == 40  # 8 in each request
 
 

@@ -233,7 +233,7 @@ def test_settings_are_those_of_training_which_times_no_vector_envs(env: str, env
     report, _ = examined(f"{HERE}:{env}")
     report.times["step"] = report.times["step"]._replace(median=6000.0)
 
-    settings = fit(report, read_command_line([f"--env={HERE}:{env}"]), {}).settings
+    settings = fit(report, read_command_line([f"--env={HERE}:{env}", "--num_workers=2"]), {}).settings
 
     assert settings is not None
     assert settings["num_envs_per_worker"] == envs
