@@ -26,12 +26,12 @@ _CHUNK_BYTES = 1 << 16
 _NOT_FOR_DIRECTORIES = (errno.EINVAL, errno.ENOTSUP)  # from fsync: the file system does that for files alone
 
 
-def opened(path: Path | str, flags: int) -> int:
-    """Open a regular file; for ``open(..., opener=opened)``, too.
+def opened(path: Path | str, flags: int, dir_fd: int | None = None) -> int:
+    """Open a regular file; for ``open(..., opener=opened)``, too. dir_fd: as in ``os.open``.
 
     Raises OSError at once for all else: a FIFO would wait for its other end, and a device may have no end.
     """
-    fd = os.open(path, flags | open_flags("O_NONBLOCK", "O_CLOEXEC"), 0o666)
+    fd = os.open(path, flags | open_flags("O_NONBLOCK", "O_CLOEXEC"), 0o666, dir_fd=dir_fd)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise OSError(errno.EINVAL, "is not a regular file", str(path))
@@ -86,7 +86,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """
     tmp = path.parent / f"{TMP_PREFIX}{os.getpid()}-{secrets.token_hex(6)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | open_flags("O_NOFOLLOW", "O_CLOEXEC")
-    with _opened_folder(path.parent) as folder:
+    with opened_folder(path.parent) as folder:
         fd = os.open(tmp, flags, 0o666)
         try:
             with os.fdopen(fd, "wb") as file:
@@ -160,7 +160,7 @@ def fsync_dir(path: Path) -> None:
 
     Raises OSError, as for a disk that fails.
     """
-    with _opened_folder(path) as folder:
+    with opened_folder(path) as folder:
         _fsync_folder(folder)
 
 
@@ -174,7 +174,7 @@ def _fsync_folder(folder: int | None) -> None:
 
 
 @contextlib.contextmanager
-def _opened_folder(path: Path) -> Iterator[int | None]:
+def opened_folder(path: Path) -> Iterator[int | None]:
     """A descriptor of a directory; None on Windows, which opens none. Raises OSError."""
     if not POSIX:
         yield None

@@ -62,7 +62,10 @@ class _RecordFile:
         self._path = path
         self._fd: int | None = None
         self._warned = False
+        self._folder, self._held = None, contextlib.ExitStack()
         with contextlib.suppress(OSError):
+            # A file that is begun again is in this folder: another run may have taken the name of one that was removed.
+            self._folder = self._held.enter_context(atomic.opened_folder(path.parent))
             self._open()
 
     def append(self, record: bytes) -> None:
@@ -77,15 +80,21 @@ class _RecordFile:
     def _open(self) -> int:
         deleted = self._fd is not None and os.fstat(self._fd).st_nlink == 0
         if deleted:
-            _RecordFile.close(self)
+            self._close_file()
         if self._fd is None:
-            self._fd = atomic.opened(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+            path = self._path if self._folder is None else self._path.name
+            self._fd = atomic.opened(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, self._folder)
         if deleted:
             _log.warning("%s was deleted: its rows are lost, and the next ones begin a new file", self._path)
         return self._fd
 
     def close(self) -> None:
         """Close the file; may be called twice."""
+        self._close_file()
+        self._folder = None
+        self._held.close()
+
+    def _close_file(self) -> None:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 import subprocess
 import sys
@@ -82,6 +83,21 @@ def test_a_file_that_is_deleted_meanwhile_is_begun_again_with_one_warning(
 
     assert [row["env_steps"] for row in rows(path)] == [2000, 3000]
     assert [message.partition(" was deleted")[0] for message in caplog.messages] == [str(path)]
+
+
+def test_rows_of_a_run_with_a_folder_that_was_removed_are_not_those_of_a_later_run_of_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "metrics.jsonl"
+    path.parent.mkdir()
+    writer = MetricsWriter(path)
+    shutil.rmtree(path.parent)
+    path.parent.mkdir()
+    later = MetricsWriter(path)
+
+    for each, steps in ((writer, 9000), (later, 1000)):
+        each.write(steps, {})
+        each.close()
+
+    assert [row["env_steps"] for row in rows(path)] == [1000]
 
 
 class SetBack(datetime):
