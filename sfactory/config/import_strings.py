@@ -95,7 +95,8 @@ def find_object(reference: str) -> object:
     if not hasattr(holder, name):
         advice = did_you_mean(name, vars(holder), prefix=f"{module}:") or "; name a function or class that it has"
         file = getattr(holder, "__file__", None) or "no file"
-        if re.search(rf"^\s+(class|def) {name}\b", "".join(linecache.getlines(file)), re.MULTILINE):
+        in_block = rf"^if __name__\b.*(\n([ \t].*)?)*?\n[ \t]+(async )?(class|def) {name}\b"
+        if re.search(in_block, "".join(linecache.getlines(file)), re.MULTILINE):
             advice = '; move it out of its block: an import does not define what is under if __name__ == "__main__"'
         raise Unresolved(f"module {module!r} ({file}) has no {name!r}{advice}")
     return getattr(holder, name)

@@ -16,7 +16,11 @@ from os import system
 from random import shuffle
 from subprocess import Popen
 if __name__ == "__main__":
+    import sys
+
     class Hidden: ...
+class Shown:
+    def method(self): ...
 """
 
 
@@ -56,6 +60,7 @@ def test_classes_and_functions_are_found() -> None:
         ("named_things:Watcher.method", "it must be module:name"),
         ("named_things:Wacher", "did you mean named_things:Watcher?"),
         ("named_things:xyz", "name a function or class that it has"),
+        ("named_things:method", "name a function or class that it has"),
         ("named_things.py:Hidden", "an import does not define what is under if __name__"),
         ("named_things:number", "'number' is a builtins.int; it must be a function or class"),
         ("no_such_module_here:Watcher", "run the command in the folder that holds it"),
