@@ -35,23 +35,23 @@ def test_newest_publication_is_copied_with_its_version(publications: int) -> Non
 def test_reader_that_is_always_overtaken_gives_up_and_one_that_was_stopped_within_a_copy_makes_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    weights, times = SharedWeights(8), 2
+    weights, times, moment, copy_s = SharedWeights(8), 2, 0.0, 10.0
     weights.publish(np.zeros(8, np.uint8), 0)
+    monkeypatch.setattr("sfactory.clock.now", lambda: moment)
 
     class Overtaken(np.ndarray[Any, Any]):
         def __setitem__(self, key: Any, value: Any) -> None:
-            nonlocal times
+            nonlocal times, moment
             for _ in range(2 if times else 0):
                 weights.publish(np.zeros(8, np.uint8), 0)
-            times -= 1
+            times, moment = times - 1, moment + copy_s
 
     target = np.zeros(8, np.uint8).view(Overtaken)
-    monkeypatch.setattr("sfactory.shared.weights._READ_LIMIT_S", 0.0)  # it has passed after the first copy
     assert weights.read_into(target) == (5, 0)
-    times = -1
-    monkeypatch.setattr("sfactory.shared.weights._READ_LIMIT_S", 0.05)
-    with pytest.raises(TornWeights, match=r"no whole copy of the weights within 0\.05 s"):
+    times, copy_s = -1, 0.25
+    with pytest.raises(TornWeights, match=r"no whole copy of the weights within 5\.0 s"):
         weights.read_into(target)
+    assert times == -1 - 20  # of 5 s, though 10 tries were over before
 
 
 def publish_and_halt(weights: SharedWeights, source: np.ndarray, at: str, number: signal.Signals) -> None:
