@@ -99,9 +99,9 @@ class WorkingTree:
 
 
 def _diff() -> bytes | None:
-    # Whatever the user has configured: no colours or programs, the names that git apply reads, and the whole checkout.
-    plain = ("--no-ext-diff", "--no-textconv", "--no-color", "--no-relative", "--src-prefix=a/", "--dst-prefix=b/")
-    diff = _git("diff", *plain, "HEAD")
+    # Whatever the user has configured: no colours or programs, what git apply reads, and the whole checkout.
+    plain = "--no-ext-diff --no-textconv --no-color --no-relative --unified=3 --submodule=short"
+    diff = _git("diff", *plain.split(), "--src-prefix=a/", "--dst-prefix=b/", "HEAD")
     if diff is None or len(diff) <= MOST_DIFF_BYTES:
         return diff
     kept = diff[: MOST_DIFF_BYTES - len(_CUT)]

@@ -120,16 +120,15 @@ def test_the_users_configuration_runs_no_programs_and_leaves_the_changes_as_git_
 ) -> None:
     marker = tmp_path / "marker"
     touch = f"touch {marker}"
-    odd = ("color.ui", "always"), ("diff.noprefix", "true"), ("diff.relative", "true")
+    odd = ("color.ui", "always"), ("diff.noprefix", "true"), ("diff.relative", "true"), ("diff.context", "0")
     for name, value in (("diff.external", touch), ("core.pager", touch), *odd):
         git("config", name, value)
-    (checkout / "a.py").write_text("x = 2\n")
+    (checkout / "a.py").write_text("x = 1\ny = 2\n")
 
     diff = look().diff
 
     assert diff is not None
-    assert b"--- a/a.py\n+++ b/a.py\n" in diff
-    assert b"+x = 2\n" in diff
+    assert b"--- a/a.py\n+++ b/a.py\n@@ -1 +1,2 @@\n x = 1\n+y = 2\n" in diff
     assert not marker.exists()
 
 
