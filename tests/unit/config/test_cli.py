@@ -779,7 +779,7 @@ def test_refusing_a_value_of_an_earlier_start_names_what_leaves_it_out() -> None
 
 def test_refusing_a_default_of_an_env_family_does_not_name_another_value_that_is_refused() -> None:
     found = refused("--env=retro:Airstriker-Genesis-v0", "--serial_mode=True")[0]
-    one_core = "" if all_flags()["num_workers"].default > 1 else "; to leave it out: --num_workers=1"
+    one_core = "; to leave it out: --num_workers=1" if all_flags()["num_workers"].default == 1 else ""
 
     assert found.startswith("--num_workers=4: must be 1")
     assert found.endswith(f"(this value comes from: env family retro{one_core})")

@@ -143,7 +143,10 @@ def test_gpu_check_writes_after_each_step_kills_what_takes_too_long_and_names_wh
 
 
 @pytest.mark.parametrize(("device", "quick", "runs"), [("gpu", False, 26), ("gpu", True, 22), ("cpu", True, 18)])
-def test_commands_of_gpu_check_have_flags_of_today(device: str, quick: bool, runs: int, tmp_path: Path) -> None:
+def test_commands_of_gpu_check_have_flags_of_today(
+    device: str, quick: bool, runs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_check, "CORES", 2)  # datasets fit to the number of actors
     check = gpu_check.Check(tmp_path / "out.json", 1.0, device, quick)
     stages, simulated = [], set[str]()
     for step in gpu_check.all_steps(device, quick):
