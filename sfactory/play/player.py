@@ -154,7 +154,7 @@ class Player:
         self._acted: dict[str, np.ndarray[Any, Any]] = {}
         self._extras = ExtraStatsTracker()
         self._game_continues = False
-        self._seed = self._steps = 0
+        self._steps = 0
         self._warned = set[str]()  # of which flaws
 
     def set_training_info(self, env_steps: int) -> None:
@@ -172,25 +172,25 @@ class Player:
         """
         seed_libraries(seed)
         self._policy.draw_privately()
-        self._seed = seed
-        env_seed: int | None = env_seed_of(seed)
         until = self._steps + max_steps
         for number in range(1, count + 1):
-            episode = self._valid_game(number, env_seed, until)
+            episode = self._valid_game(number, seed, until)
             if episode is None:
                 return
             yield episode
-            env_seed = None
 
-    def _valid_game(self, number: int, seed: int | None, until: int) -> Episode | None:
-        """The next game without invalid data, or None if it was not over after ``until`` steps of this player."""
-        discarded = 0
+    def _valid_game(self, number: int, seed: int, until: int) -> Episode | None:
+        """The next game without invalid data, or None if it was not over after ``until`` steps of this player.
+
+        seed: of the play, see ``episodes``.
+        """
+        discarded, env_seed = 0, env_seed_of(seed) if number == 1 else None
         while True:
             try:
-                return self._game(number, seed, until - self._steps)
+                return self._game(number, env_seed, until - self._steps)
             except _InvalidData as error:
                 discarded += 1
-                seed = env_seed_of(self._seed, number, discarded)  # without one a game of lives could go on
+                env_seed = env_seed_of(seed, number, discarded)  # without one a game of lives could go on
                 if discarded == _MOST_DISCARDED:
                     lost = f"{self._name}, {error}, and {discarded} episodes in a row had invalid data"
                     raise EnvFailed(f"{lost}: sfactory check-env finds such data") from None
