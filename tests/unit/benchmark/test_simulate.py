@@ -115,7 +115,7 @@ def test_real_processes_are_measured_and_none_is_left(spawner: Spawner) -> None:
 
     rate = pure_simulation(spawner, EnvFactory("CartPole-v1"), TWO, CORES, seconds=0.2)
 
-    assert rate > 0  # on a busy machine it may be a hundredth of the usual one
+    assert rate > 100  # on a busy machine it may be a hundredth of the usual one
     assert set(multiprocessing.active_children()) <= before
 
 
