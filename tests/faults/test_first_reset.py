@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from sfactory.errors import ExitCode
+from tests.support.files import json_rows
 from tests.support.long import long
 from tests.support.trainer import ENDLESS, RunTrainer, TrainerRun
 
@@ -31,10 +31,7 @@ def faulty(folder: Path, how: str, times: int, **env_kwargs: object) -> dict[str
 
 
 def events(folder: Path, name: str, event: str) -> list[dict[str, Any]]:
-    path = folder / name
-    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-    found = [json.loads(line) for line in lines if line.endswith("\n")]  # the last one may be written just now
-    return [line for line in found if line["event"] == event]
+    return [row for row in json_rows(folder / name) if row["event"] == event]
 
 
 def failed_seeds(folder: Path, times: int) -> list[int]:

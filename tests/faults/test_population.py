@@ -23,6 +23,7 @@ from sfactory.pbt.population import Population
 from sfactory.pbt.shared_dir import MEMBER_NAME, member_dir
 from sfactory.pbt.state import load_state
 from sfactory.runner.member_driver import held_member
+from tests.support.files import json_rows
 from tests.support.long import LONG, long
 from tests.support.processes import eventually
 from tests.support.trainer import ENDLESS, RunTrainer, TrainerRun, assert_resumes, within
@@ -52,9 +53,7 @@ def is_stopped(pid: int) -> bool:
 
 def events(run: TrainerRun, kind: str | None = None) -> list[dict[str, Any]]:
     """What has happened to members so far."""
-    path = run.run_dir / "population.jsonl"
-    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-    found = [json.loads(line) for line in lines if line.endswith("\n")]
+    found = json_rows(run.run_dir / "population.jsonl")
     return [event for event in found if kind is None or event["kind"] == kind]
 
 

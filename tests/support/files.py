@@ -1,10 +1,12 @@
-"""Writes small trees of files, and damages files as disks and kills do."""
+"""Writes small trees of files, reads rows, and damages files as disks and kills do."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 
 def write_files(root: Path, files: Mapping[str, str]) -> Path:
@@ -13,6 +15,12 @@ def write_files(root: Path, files: Mapping[str, str]) -> Path:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     return root
+
+
+def json_rows(path: Path) -> list[dict[str, Any]]:
+    """One of each whole line, as the last one may be written just now; none if there is no file."""
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def truncate(path: Path) -> None:

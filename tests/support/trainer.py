@@ -23,6 +23,7 @@ from scripts.process_facts import shm_left_since, shm_names
 from sfactory.checkpoint.directory import CheckpointDir
 from sfactory.errors import CheckpointError, ExitCode
 from tests.support import processes
+from tests.support.files import json_rows
 from tests.support.warm_process import environment, warm_process
 
 # Bounds on time are those of an idle machine. Where tests run, others compute, too: they allow so many times as much.
@@ -128,9 +129,7 @@ class TrainerRun(processes.MarkedProgram):
 
     def metrics(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl so far."""
-        path = self.run_dir / "metrics.jsonl"
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        return json_rows(self.run_dir / "metrics.jsonl")
 
     def processes(self) -> dict[str, int]:
         """Process id by name (sf-main, sf-actor-0, ...) of the run's living processes that carry such a name."""
